@@ -9,9 +9,9 @@ one of them be faster than what was found, it is the plan.
 Where nothing fits, the refusal names the smallest footprint that is found (`smallest`). With and
 without recomputation, and from the most micro-batches down to where fewer need more:
 
-    needed(argmin over choices of  price bytes + seconds),  the price falling from "bytes alone"
+    needed(argmin over choices of  price bytes + seconds),  the price "bytes alone" and a lower one
 
-(`lagrangian.falling_prices`), and of these the least. The bytes are added up, and what is needed at
+(`lagrangian.light_choices`), and of these the least. The bytes are added up, and what is needed at
 the fullest moment can be more: a choice of the least bytes redistributes much, in buffers, and a
 faster one does not. Nothing here depends on the limit that was too low, so equal refusals name one
 number.
@@ -40,9 +40,9 @@ from ..plans.plan import Plan
 from ..plans.stage import SearchRecord, StagePlan
 from ..sbp.redistribute import PathTable
 from ..search.algorithms import Algorithm, find_algorithm
-from ..search.budget import Budget, Deadline
+from ..search.budget import FIRST_PART, Budget, Deadline
 from ..search.elimination import eliminate
-from ..search.lagrangian import falling_prices, free_bound
+from ..search.lagrangian import free_bound, light_choices
 from ..search.problem import Choice, SearchResult
 from .baselines.pricing import Baseline, BaselinePricer, tried_again
 from .batches import Batches
@@ -58,7 +58,6 @@ from .tables.pair_prices import PairPrices
 from .tables.tables import Few, Tables
 
 _GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close
-_UNHINTED = 0.5  # of the seconds, for the plan without hints: chosen, not measured
 _LONG_GAP = 5e-4  # where the rest takes long to close; chosen, not measured
 
 
@@ -155,7 +154,7 @@ def plan_hinted(
     demands = find_demands(micro.whole, as_hints(options.hints))
     prices = PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     deadline = Deadline.after(options.budget_seconds)
-    asked = replace(options, hints=(), budget_seconds=deadline.budget_s(_UNHINTED))
+    asked = replace(options, hints=(), budget_seconds=deadline.budget_s(FIRST_PART))
     free = plan_mesh(micro, counts, model, asked, space, prices)
     rivals = tuple(_marked(rival, demands) for rival in free.rivals)
     unhinted_s = _seconds(free)
@@ -318,11 +317,6 @@ def _none_found(
     )
 
 
-_PRICES = 16
-_SMALL = 20_000  # strategies of all variables: in larger problems two prices are tried
-_MISSES = 2  # numbers of micro-batches that need more, until no further one is tried
-
-
 def smallest(batches: Batches, checkpointing: Checkpointing) -> Candidate:
     """What needs the least memory, whatever it costs, whether or not it fits.
 
@@ -345,7 +339,6 @@ def _least_of(batches: Batches, blocks: Blocks, least: Candidate | None) -> Cand
     """At the best number of micro-batches, recomputing `blocks`; or `least`, if it needs less."""
     free = dataclasses.replace(batches.estimator.model, memory_limit_bytes=math.inf)
     estimator = dataclasses.replace(batches.estimator, model=free)
-    misses = 0
     for parts in reversed(batches.counts):
         if least is not None and estimator.least_bytes(parts, blocks) >= least.needed_bytes:
             break
@@ -356,22 +349,21 @@ def _least_of(batches: Batches, blocks: Blocks, least: Candidate | None) -> Cand
                 raise
             continue
         assert tables is not None  # there is no limit
-        found = _swept(tables, estimator.prices.paths, least)
-        misses = misses + 1 if found is least else 0
-        least = found
-        if misses == _MISSES or (misses and not _is_small(tables)):
+        found = _lightest(tables, estimator.prices.paths, least)
+        if found is least:  # fewer micro-batches need more
             break
+        least = found
     return least
 
 
-def _swept(tables: Tables, paths: PathTable, least: Candidate | None) -> Candidate | None:
-    """The least of the choices at falling prices of memory; or `least`, if it needs less."""
+def _lightest(tables: Tables, paths: PathTable, least: Candidate | None) -> Candidate | None:
+    """The choice that needs least of those at high prices of memory; `least`, if it needs less."""
     problem = tables.problem
 
     def solve(price: float) -> Choice:
         return eliminate(problem, price, frozenset()).expand_greedily()
 
-    for choice in falling_prices(problem, solve, _PRICES if _is_small(tables) else 2):
+    for choice in light_choices(problem, solve):
         cost, memory = problem.evaluate(choice)
         if least is not None and memory >= least.needed_bytes:
             break
@@ -380,7 +372,3 @@ def _swept(tables: Tables, paths: PathTable, least: Candidate | None) -> Candida
         if least is None or found.needed_bytes < least.needed_bytes:
             least = found
     return least
-
-
-def _is_small(tables: Tables) -> bool:
-    return sum(tables.problem.sizes()) <= _SMALL

@@ -26,7 +26,7 @@ from ..plans.figures import figures
 from ..plans.format import format_seconds
 from ..plans.plan import Plan
 from ..plans.stage import PlannedBaseline
-from ..search.budget import Deadline, Ended
+from ..search.budget import FIRST_PART, Deadline, Ended
 from .asked import check_no_stages, cost_model, micro_batch_counts, prepared, with_hints_of
 from .baselines.pricing import BaselinePricer, tried_again
 from .mesh import plan_hinted, plan_mesh, write_stage
@@ -49,7 +49,6 @@ _log = logging.getLogger(__name__)
 # Of the seconds of a plan: where computation alone takes as long as that on the hosts of one group,
 # these are not planned for, as what they may gain is not worth a search.
 _ALONE = 0.75
-_ONE_MESH = 0.5  # of the seconds, before stages are tried: chosen, not measured
 
 
 @contextmanager
@@ -117,7 +116,7 @@ def _staged(graph: Graph, model: CostModel, options: PlanOptions) -> Plan:
     found: list[Plan] = []
     failed: list[ValueError] = []
     try:
-        one = replace(options, budget_seconds=deadline.budget_s(_ONE_MESH))
+        one = replace(options, budget_seconds=deadline.budget_s(FIRST_PART))
         found.append(_on_hosts(graph, model, one, None))
     except ValueError as error:
         failed.append(error)

@@ -23,6 +23,9 @@ from typing import Protocol
 from .problem import Choice, CurvePoint, Problem, SearchEnd, SearchResult, relative_gap
 
 _LEAST_S = 1e-6  # that a search gets: some plan is found all the same
+# Of the seconds that are left, for the first of two parts: the plan without hints, the plan on one
+# mesh, or the cuts into stages. XX
+FIRST_PART = 0.5
 
 
 class TooMany(Exception):

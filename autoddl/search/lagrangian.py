@@ -125,20 +125,16 @@ def _score(found: tuple[float, float], price: float) -> float:
     return found[0] + price * found[1]
 
 
-def falling_prices(
-    problem: Problem, solve: Callable[[float], Choice], count: int
-) -> Iterator[Choice]:
-    """Choices of ever less cost and more memory, the first one of about the least memory of all.
+def light_choices(problem: Problem, solve: Callable[[float], Choice]) -> Iterator[Choice]:
+    """A choice of about the least memory of all, and one of less cost and a little more memory.
 
     solve: price -> the choice of least cost + price * memory
     """
     cost, memory = problem.least()
-    price = _HIGHEST * cost / memory
-    for number in range(count):
-        choice = solve(price)
-        cost, memory = problem.evaluate(choice)
-        price = _WORTH * cost / memory if number == 0 else price / 2
-        yield choice
+    lightest = solve(_HIGHEST * cost / memory)
+    yield lightest
+    cost, memory = problem.evaluate(lightest)
+    yield solve(_WORTH * cost / memory)
 
 
 def within_limit(problem: Problem, solve: Callable[[float], Choice]) -> Choice | None:

@@ -28,7 +28,7 @@ from ...graph.cut import CutGraph
 from ...graph.rows import find_rows, why_whole
 from ...plans.format import format_seconds
 from ...plans.stage import StagePrice
-from ...search.budget import Deadline
+from ...search.budget import FIRST_PART, Deadline
 from ..options import INTERLEAVED, PlanOptions
 from .partition import partitions
 from .stage_prices import LARGE, StagePrices, equal_shape
@@ -110,7 +110,6 @@ MOST_STAGES = 16
 # refinements the same plans.
 _TOLERANCE = 0.01
 _REFINEMENTS = 6
-_CUTTING = 0.5  # of the seconds that are left; the stages take the others: chosen, not measured
 
 
 def ranked_partitions(
@@ -131,7 +130,7 @@ def ranked_partitions(
     schedule, delay = options.schedule, options.delay
     # a delayed weight gradient keeps what a block that is run again would have forgotten
     recomputes = delay is None and schedule != "zb-h1" and options.checkpointing != "none"
-    cutting = deadline.part(_CUTTING)
+    cutting = deadline.part(FIRST_PART)
     if schedule == INTERLEAVED:
         prices = StagePrices(
             cut, model, counts, recompute=recomputes, zero=options.zero, deadline=cutting
