@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from ...cost.exchange import Buckets
 from .step import StepMaker
 
+# 1 and 6 limits gave the same steps of VGG13 on 16 and of a small GPT on 2x2 devices, as fast.
 _SHORTER = 3  # limits of a run's seconds that are tried, each a 16th of the one before
 _LATE = 1e-3  # of the end: so much later is as good, if fewer collectives do
 
