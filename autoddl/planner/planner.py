@@ -47,7 +47,9 @@ from .tables.groups import MicroBatches
 
 _log = logging.getLogger(__name__)
 # Of the seconds of a plan: where computation alone takes as long as that on the hosts of one group,
-# these are not planned for, as what they may gain is not worth a search.
+# these are not planned for, as what they may gain is not worth a search. With half of it a small
+# GPT on two kinds of hosts is planned in 0.7 of the time, and nothing is told; with twice, 1.06
+# times.
 _ALONE = 0.75
 
 
