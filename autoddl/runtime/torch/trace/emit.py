@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import fx
 
 from ....graph.builder import Factor, GraphBuilder, Ref, Size
 from .constants import Known, Varying, dtype_name, filled, uniform
@@ -91,15 +90,3 @@ class Emitter(GraphBuilder):
 
 def is_tensor(x: Any) -> bool:
     return isinstance(x, (Ref, *Known))
-
-
-def is_live(graph: fx.Graph, roots: Sequence[fx.Node]) -> set[fx.Node]:
-    """The nodes that the roots need."""
-    found: set[fx.Node] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack += node.all_input_nodes
-    return found

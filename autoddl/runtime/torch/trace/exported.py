@@ -21,6 +21,7 @@ from torch.export import Dim, ExportedProgram
 from ...calling import Calling
 from ...nested import take_tensors
 from .aten import handled
+from .repeats import AGAIN, Group, recorded_once
 
 MODEL, LOSS = "model", "loss"
 LossFn = Callable[[Any, Any], torch.Tensor]
@@ -66,11 +67,18 @@ class _Loss(nn.Module):
         self.forward = function
 
 
-def export(whole: Whole, example: Sequence[torch.Tensor]) -> tuple[ExportedProgram, bool]:
+def export(
+    whole: Whole, example: Sequence[torch.Tensor], groups: Sequence[Group] = ()
+) -> tuple[ExportedProgram, bool]:
     """The program, and whether dim 0 of the example's tensors is a size of its own there.
+
+    groups: layers of which the first is recorded
 
     ValueError with torch's own reason if it cannot be exported.
     """
+    if groups:
+        with contextlib.suppress(Exception), recorded_once(groups):
+            return export(whole, example)
     sizes = {t.shape[0] if t.ndim else 0 for t in example}
     if len(sizes) == 1 and min(sizes) > 1:
         batch = Dim("batch", min=2)
@@ -95,7 +103,8 @@ def _export(whole: Whole, example: Sequence[torch.Tensor], shapes: Any) -> Expor
     _inline_regions(program.graph_module)
     if any(map(_changes, program.graph.nodes)):
         program = program.run_decompositions({})
-    unknown = {n.target for n in program.graph.nodes if _reads(n) and not handled(n.target)}
+    reads = {n.target for n in program.graph.nodes if _reads(n)} - {AGAIN}
+    unknown = {target for target in reads if not handled(target)}
     if unknown:  # in what torch itself writes them
         known = torch.export.default_decompositions()
         program = program.run_decompositions({t: known[t] for t in unknown if t in known})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,17 +14,17 @@ from torch.func import functional_call
 
 from ....graph.graph import Graph
 from .exported import MODEL, Whole
+from .repeats import Notes
 
 
-def check_gradients(whole: Whole, example: Sequence[torch.Tensor], graph: Graph) -> None:
-    """ValueError unless both reach the same parameters, or if they reach none."""
+def check_gradients(whole: Whole, eager: set[str], graph: Graph) -> None:
+    """ValueError unless the graph reaches the parameters that `eager` does, or if it reaches none."""
     planned = {op.attrs["name"] for op in graph.params if op.outputs[0] in graph.needs_grad}
     if not planned:
         raise ValueError(
             "no parameter that needs a gradient takes part in the loss; give the model parameters "
             "with requires_grad=True, or trace it without a loss"
         )
-    eager = reached(whole, example)
     if planned != eager:
         lost, new = sorted(eager - planned), sorted(planned - eager)
         what = f"{lost[0]} no gradient" if lost else f"{new[0]} a gradient that it has not in torch"
@@ -34,8 +35,11 @@ def check_gradients(whole: Whole, example: Sequence[torch.Tensor], graph: Graph)
         )
 
 
-def reached(whole: Whole, example: Sequence[torch.Tensor]) -> set[str]:
-    """The parameters at which the loss's backward pass would end, without any memory for it."""
+def reached(whole: Whole, example: Sequence[torch.Tensor], notes: Notes | None = None) -> set[str]:
+    """The parameters at which the loss's backward pass would end, without any memory for it.
+
+    notes: of what the layers do on the way
+    """
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         first: dict[int, str] = {}
         tensors: dict[str, Any] = {}
@@ -48,7 +52,10 @@ def reached(whole: Whole, example: Sequence[torch.Tensor]) -> set[str]:
         log = logging.getLogger(FakeTensorMode.__module__)
         log.disabled = True
         try:
-            loss = functional_call(whole, tensors, given)[-1]
+            with notes or nullcontext():
+                *results, loss = functional_call(whole, tensors, given)
+                if notes is not None:
+                    notes.read([*results, loss])
         except Exception:  # what has only a real kernel: as an export has it
             with _compiling_state_context():
                 loss = functional_call(whole, tensors, given)[-1]

@@ -10,6 +10,7 @@ that a gradient reaches are compared with those that eager autograd reaches.
 from __future__ import annotations
 
 import operator
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,9 +25,10 @@ from ...calling import Calling
 from ...traced import Traced, with_hints
 from .aten import HANDLERS, handled
 from .constants import computed, dtype_name, is_known
-from .emit import Emitter, is_live
+from .emit import Emitter
 from .exported import LOSS, MODEL, LossFn, Whole, export
-from .gradients import check_gradients
+from .gradients import check_gradients, reached
+from .repeats import AGAIN, Group, Notes, live
 
 
 def trace(
@@ -57,11 +59,12 @@ def trace_with_state(
         if not model.training:
             model.train()
         whole.training = True
-        program, scales = export(whole, tensors)
+        eager, groups = _tried(whole, tensors) if loss is not None else (None, ())
+        program, scales = export(whole, tensors, groups)
         structure = whole.structure
         graph, captured = _read(whole, program, tensors, scales, name or type(model).__name__)
         if loss is not None:
-            check_gradients(whole, tensors, graph)
+            check_gradients(whole, eager or reached(whole, tensors), graph)
     finally:
         for module, training in modes.items():
             module.training = training
@@ -75,6 +78,20 @@ def trace_with_state(
         calling=calling,
         model=model,
     )
+
+
+def _tried(
+    whole: Whole, tensors: Sequence[torch.Tensor]
+) -> tuple[set[str] | None, tuple[Group, ...]]:
+    """What one run on fake tensors tells: where gradients end, and which layers are alike.
+
+    Nothing if it fails: the export then says why.
+    """
+    notes = Notes(whole)
+    try:
+        return reached(whole, tensors, notes), notes.groups()
+    except Exception:
+        return None, ()
 
 
 def _like_model(x: torch.Tensor, model: nn.Module) -> torch.Tensor:
@@ -113,12 +130,16 @@ class _Reader:
 
     known: what stands for a node: a Ref, a constant, a number, or a sequence of them
     lazy:  sources that nobody has read yet
+    own:   in a layer that is recorded once, what stands for the first layer's nodes in this one
+    paths: of the first layer and of this one
     """
 
     def __init__(self, whole: Whole, program: Any, emitter: Emitter) -> None:
         self.program, self.emitter = program, emitter
-        self.known: dict[fx.Node, Any] = {}
+        self.known: ChainMap[fx.Node, Any] = ChainMap()
         self.lazy: dict[fx.Node, Callable[[], Ref]] = {}
+        self.own: dict[fx.Node, fx.Node] = {}
+        self.paths = "", ""
         signature = program.graph_signature
         self.inputs = {s.arg.name: s for s in signature.input_specs if hasattr(s.arg, "name")}
         self.changed = [s for s in signature.output_specs if s.kind is not OutputKind.USER_OUTPUT]
@@ -129,17 +150,18 @@ class _Reader:
         """What the program gives."""
         graph = self.program.graph_module.graph
         (output,) = (n for n in graph.nodes if n.op == "output")
+        self.placeholders = [n for n in graph.nodes if n.op == "placeholder"]
         results = list(output.args[0])
         wanted = results[len(self.changed) :]
         kept = [*self._check_changes(results), *wanted]
-        live = is_live(graph, [n for n in kept if isinstance(n, fx.Node)])
+        needed, self.copies = live(graph, [n for n in kept if isinstance(n, fx.Node)])
         count = 0
         for node in graph.nodes:
             if node.op == "placeholder":
                 count += self._placeholder(node, count)
             elif node.op == "get_attr":
                 self.known[node] = getattr(self.program.graph_module, str(node.target))
-            elif node.op == "call_function" and node in live:
+            elif node.op == "call_function" and node in needed:
                 self._call(node)
         return [self._value(n) for n in wanted]
 
@@ -200,14 +222,37 @@ class _Reader:
     def _value(self, x: Any) -> Any:
         """What an argument stands for."""
         if isinstance(x, fx.Node):
+            x = self.own.get(x, x)
             if x not in self.known:
-                self.known[x] = self.lazy.pop(x)()
+                self.known.maps[-1][x] = self.lazy.pop(x)()
             return self.known[x]
         if isinstance(x, (list, tuple)):
             return [self._value(item) for item in x]
         return x
 
+    def _again(self, node: fx.Node) -> None:
+        """A layer that is recorded once: the first one's operators, of its own parameters."""
+        given_first, made_first, given, paths = node.args
+        assert isinstance(paths, Sequence)
+        first, path = map(str, paths)
+        places = {str(self.inputs[n.name].target): n for n in self.placeholders}
+        own = {
+            n: places[path + target.removeprefix(first)]
+            for target, n in places.items()
+            if target.startswith(f"{first}.")
+        }
+        self.own = {**own, **dict(zip(given_first, given, strict=True))}
+        self.known, self.paths = self.known.new_child(), (first, path)
+        for copy in self.copies[node]:
+            self._call(copy)
+        results = [self.known.get(n) for n in made_first]
+        self.known, self.own, self.paths = self.known.parents, {}, ("", "")
+        self.known[node] = results
+
     def _call(self, node: fx.Node) -> None:
+        if node.target is AGAIN:
+            self._again(node)
+            return
         value = node.meta.get("val")
         if isinstance(value, int | float | torch.SymInt | torch.SymFloat):
             self.known[node] = self.emitter.number(value)
@@ -215,7 +260,7 @@ class _Reader:
         if node.target is operator.getitem:
             self.known[node] = self._value(node.args[0])[node.args[1]]
             return
-        self.emitter.module = _module(node)
+        self.emitter.module = self._module(node)
         if not isinstance(node.target, torch._ops.OpOverload):
             raise self._refusal(node, str(node.target))
         given = {k: self._value(v) for k, v in _arguments(node).items()}
@@ -233,6 +278,16 @@ class _Reader:
             raise
         except Unknown as error:
             raise self._refusal(node, str(error)) from None
+
+    def _module(self, node: fx.Node) -> str:
+        """The path of the submodule that has issued a node."""
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        path = stack[-1][0].partition("@")[0] if stack else ""
+        first, own = self.paths
+        if first and (path == first or path.startswith(f"{first}.")):
+            path = own + path.removeprefix(first)
+        path = "" if path.startswith("_") else path
+        return "" if path == MODEL else path.removeprefix(f"{MODEL}.")
 
     def _out(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -265,14 +320,6 @@ def _names(whole: Whole) -> dict[str, str]:
         for name, x in named(remove_duplicate=False):
             found[name] = first.setdefault(id(x), name.removeprefix(f"{MODEL}."))
     return found
-
-
-def _module(node: fx.Node) -> str:
-    """The path of the submodule that has issued a node."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    path = stack[-1][0].partition("@")[0] if stack else ""
-    path = "" if path.startswith("_") else path
-    return "" if path == MODEL else path.removeprefix(f"{MODEL}.")
 
 
 def _arguments(node: fx.Node) -> dict[str, Any]:
