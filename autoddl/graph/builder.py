@@ -147,6 +147,15 @@ class GraphBuilder:
         x = self.ref(x)
         return self.op(kind, [x], x.shape, **attrs)
 
+    def filled(self, shape: Sequence[int], value: Any, dtype: str) -> Any:
+        """A constant of one number."""
+        is_float = isinstance(value, float)
+        given = {"floating_value": float(value), "integer_value": 0 if is_float else int(value)}
+        return self.op(
+            "constant", [], shape, dtype, shape=tuple(shape), dtype=dtype,
+            is_floating_value=is_float, **given,
+        )  # fmt: skip
+
     def reshaped(self, x: Any, shape: Sequence[int]) -> Ref:
         x = self.ref(x)
         if tuple(x.shape) == tuple(shape):

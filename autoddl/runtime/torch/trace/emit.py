@@ -71,12 +71,7 @@ class Emitter(GraphBuilder):
         )
         value, dtype = uniform(part), dtype_name(part.dtype)
         if value is not None:
-            is_float = isinstance(value, float)
-            given = {"floating_value": float(value), "integer_value": 0 if is_float else int(value)}
-            return self.op(
-                "constant", [], shape, dtype, shape=tuple(shape), dtype=dtype,
-                is_floating_value=is_float, **given,
-            )  # fmt: skip
+            return super().filled(shape, value, dtype)
         key = f"#{len(self.captured)}"
         self.captured[key] = part.contiguous()
         ref = self.declare(self.unique(key), tuple(part.shape), dtype)
@@ -84,9 +79,4 @@ class Emitter(GraphBuilder):
         return ref if wide is None else self.reshaped(self.expanded(ref, wide), shape)
 
     def filled(self, shape: Sequence[int], value: Any, dtype: str) -> Any:
-        """A constant of one number."""
         return filled(shape, value, dtype, self.batch)
-
-
-def is_tensor(x: Any) -> bool:
-    return isinstance(x, (Ref, *Known))

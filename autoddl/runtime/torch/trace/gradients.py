@@ -18,7 +18,7 @@ from .repeats import Notes
 
 
 def check_gradients(whole: Whole, eager: set[str], graph: Graph) -> None:
-    """ValueError unless the graph reaches the parameters that `eager` does, or if it reaches none."""
+    """ValueError unless both reach the same parameters, or if they reach none."""
     planned = {op.attrs["name"] for op in graph.params if op.outputs[0] in graph.needs_grad}
     if not planned:
         raise ValueError(
@@ -52,13 +52,10 @@ def reached(whole: Whole, example: Sequence[torch.Tensor], notes: Notes | None =
         log = logging.getLogger(FakeTensorMode.__module__)
         log.disabled = True
         try:
-            with notes or nullcontext():
-                *results, loss = functional_call(whole, tensors, given)
-                if notes is not None:
-                    notes.read([*results, loss])
+            loss = _loss(whole, tensors, given, notes)
         except Exception:  # what has only a real kernel: as an export has it
             with _compiling_state_context():
-                loss = functional_call(whole, tensors, given)[-1]
+                loss = _loss(whole, tensors, given, notes)
         finally:
             log.disabled = False
     found: set[str] = set()
@@ -74,3 +71,11 @@ def reached(whole: Whole, example: Sequence[torch.Tensor], notes: Notes | None =
             found.add(first[id(leaf)])
         stack += [before for before, _ in node.next_functions]
     return found
+
+
+def _loss(whole: Whole, tensors: Any, given: Any, notes: Notes | None) -> torch.Tensor:
+    with notes or nullcontext():
+        results = functional_call(whole, tensors, given)
+        if notes is not None:
+            notes.read(results)
+    return results[-1]

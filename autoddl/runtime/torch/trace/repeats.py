@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.overrides import TorchFunctionMode  # type: ignore[import-not-found]
+from torch.utils._pytree import tree_flatten, tree_unflatten  # type: ignore[import-not-found]
 
 _LEAST = 3  # layers, of which the first is recorded
 _PLAIN = (
@@ -29,13 +29,17 @@ _PLAIN = (
     torch.layout, torch.memory_format,
 )  # fmt: skip
 _LIBRARY = torch.library.Library("autoddl", "FRAGMENT")
-_LIBRARY.define("again(Tensor[] given_first, Tensor[] made_first, Tensor[] given, str[] paths) -> Tensor[]")
+_LIBRARY.define(
+    "again(Tensor[] given_first, Tensor[] made_first, Tensor[] given, str[] paths) -> Tensor[]"
+)
 AGAIN = torch.ops.autoddl.again.default
 
 
 @torch.library.register_fake("autoddl::again", lib=_LIBRARY)
 def _again(given_first: Any, made_first: Sequence[Tensor], given: Any, paths: Any) -> list[Tensor]:
-    return [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in made_first]
+    return [
+        torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in made_first
+    ]
 
 
 class _Unlike(Exception):
@@ -137,9 +141,7 @@ class Notes(TorchFunctionMode):
         if error[0] is not None:
             self._calls = []
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         self.read((args, kwargs), self._open)
         if self._open is not None:
@@ -252,8 +254,12 @@ def _once(module: nn.Module, paths: tuple[str, str], first: dict[str, Any]) -> C
             results, form = tree_flatten(result)
             made = {id(x): x for x in results if isinstance(x, Tensor) and id(x) not in places}
             numbers = {key: len(given) + n for n, key in enumerate(made)}
-            ways = [(places | numbers).get(id(x), x) if isinstance(x, Tensor) else (x,) for x in results]
-            first.update(structure=structure, given=given, made=[*made.values()], ways=ways, form=form)
+            ways = [
+                (places | numbers).get(id(x), x) if isinstance(x, Tensor) else (x,) for x in results
+            ]
+            first.update(
+                structure=structure, given=given, made=[*made.values()], ways=ways, form=form
+            )
             return result
         if structure != first["structure"] or len(given) != len(first["given"]):
             raise _Unlike
@@ -273,7 +279,9 @@ def _as_they_were(modules: Any) -> None:
         module.__dict__.pop("forward", None)
 
 
-def live(graph: fx.Graph, roots: Sequence[fx.Node]) -> tuple[set[fx.Node], dict[fx.Node, list[fx.Node]]]:
+def live(
+    graph: fx.Graph, roots: Sequence[fx.Node]
+) -> tuple[set[fx.Node], dict[fx.Node, list[fx.Node]]]:
     """The nodes that the roots need, and for each `again` among them the nodes that it repeats."""
     found = set(roots)
     copies: dict[fx.Node, list[fx.Node]] = {}
@@ -288,7 +296,9 @@ def live(graph: fx.Graph, roots: Sequence[fx.Node]) -> tuple[set[fx.Node], dict[
     return found, copies
 
 
-def _copied(graph: fx.Graph, node: fx.Node, is_live: set[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
+def _copied(
+    graph: fx.Graph, node: fx.Node, is_live: set[fx.Node]
+) -> tuple[list[fx.Node], list[fx.Node]]:
     """What lies between what the first layer was given and what is used of its results; and what
     has to be there before."""
     given_first, made_first, given, (path, _) = (list(x) for x in node.args)
@@ -308,7 +318,10 @@ def _copied(graph: fx.Graph, node: fx.Node, is_live: set[fx.Node]) -> tuple[list
     for x in graph.nodes:
         if x not in between:
             continue
-        inside = any(entry[0].partition("@")[0] == path for entry in (x.meta.get("nn_module_stack") or {}).values())
+        inside = any(
+            entry[0].partition("@")[0] == path
+            for entry in (x.meta.get("nn_module_stack") or {}).values()
+        )
         if inside or not depends.isdisjoint(x.all_input_nodes):
             depends.add(x)
             copies.append(x)

@@ -2,8 +2,5 @@
 
 from .....graph.aten import HANDLERS as HANDLERS
 from .....graph.aten import handled as handled
-from . import elementwise as elementwise
 from . import lookup as lookup
-from . import normalize as normalize
 from . import product as product
-from . import reduce as reduce

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from ..builder import GraphBuilder, Ref, Unknown
+from .table import Args, aten
 
-from .....graph.aten.table import Args, aten
-from .....graph.builder import Ref, Unknown
-from ..emit import Emitter
+_EPS = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}
 
 
 @aten("layer_norm")
-def layer_norm(e: Emitter, a: Args) -> Ref:
+def layer_norm(e: GraphBuilder, a: Args) -> Ref:
     x, weight, bias = e.ref(a["input"]), a["weight"], a["bias"]
     if weight is None and bias is not None:
         raise Unknown("a layer_norm with a bias alone")
@@ -25,16 +24,16 @@ def layer_norm(e: Emitter, a: Args) -> Ref:
 
 
 @aten("rms_norm")
-def rms_norm(e: Emitter, a: Args) -> Ref:
+def rms_norm(e: GraphBuilder, a: Args) -> Ref:
     x, weight = e.ref(a["input"]), a["weight"]
-    eps = a["eps"] if a["eps"] is not None else torch.finfo(getattr(torch, x.dtype)).eps
+    eps = a["eps"] if a["eps"] is not None else _EPS[x.dtype]
     given = [x] if weight is None else [x, weight]
     shape = tuple(map(int, a["normalized_shape"]))
     return e.op("rms_norm", given, x.shape, epsilon=float(eps), normalized_shape=shape)
 
 
 @aten("group_norm")
-def group_norm(e: Emitter, a: Args) -> Ref:
+def group_norm(e: GraphBuilder, a: Args) -> Ref:
     """Each group's channels are normalised as one dim."""
     x, groups = e.ref(a["input"]), a["num_groups"]
     rows = e.reshaped(x, (x.shape[0], groups, x.shape[1] // groups * _area(x)))
@@ -60,7 +59,7 @@ def _area(x: Ref) -> int:
 
 @aten("_native_batch_norm_legit_functional", "_native_batch_norm_legit", "batch_norm",
       "_native_batch_norm_legit_no_training", "native_batch_norm")  # fmt: skip
-def batch_norm(e: Emitter, a: Args) -> Any:
+def batch_norm(e: GraphBuilder, a: Args) -> Any:
     """The running statistics are changed by the runtime, so the graph gives y alone."""
     x = e.ref(a["input"])
     trains = bool(a.get("training", False))
@@ -69,7 +68,7 @@ def batch_norm(e: Emitter, a: Args) -> Any:
     def filled(name: str, value: float) -> Ref:
         if a[name] is not None:
             return e.ref(a[name])
-        return e.ref(torch.full(tuple(map(int, channels)), value))
+        return e.ref(e.filled(channels, value, "float32"))
 
     mean = a.get("running_mean")
     moving = [] if mean is None else [mean, a["running_var"]]

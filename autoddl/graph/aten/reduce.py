@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
-from .....graph.aten.table import Args, aten
-from .....graph.builder import Ref, Unknown, left, product
-from ..emit import Emitter
+from ..builder import GraphBuilder, Ref, Unknown, left, product
+from .table import Args, aten
 
 
 def _dims(a: Args, key: str = "dim") -> tuple[int, ...]:
@@ -15,7 +12,7 @@ def _dims(a: Args, key: str = "dim") -> tuple[int, ...]:
 
 
 @aten("sum", "mean")
-def summed(e: Emitter, a: Args) -> Ref:
+def summed(e: GraphBuilder, a: Args) -> Ref:
     x = e.ref(a["self"])
     if not x.ndim:
         return x
@@ -24,7 +21,7 @@ def summed(e: Emitter, a: Args) -> Ref:
 
 
 @aten("linalg_vector_norm", "norm")
-def norm(e: Emitter, a: Args) -> Ref:
+def norm(e: GraphBuilder, a: Args) -> Ref:
     order = a["ord"] if "ord" in a else a["p"]
     if order not in (None, 2):
         raise Unknown(f"a norm of order {order}")
@@ -32,20 +29,20 @@ def norm(e: Emitter, a: Args) -> Ref:
     return _root(e, e.sum(e.same("square", x), _all_dims(e, a), bool(a.get("keepdim"))))
 
 
-def _root(e: Emitter, x: Ref) -> Ref:
+def _root(e: GraphBuilder, x: Ref) -> Ref:
     """The square root, whose gradient at 0 is 0, as ATen's norms and deviations have it."""
     none = e.op("scalar_logical_equal", [x], x.shape, "bool", operand=0)
     root = e.same("sqrt", e.op("masked_fill", [x, none], x.shape, operand=1.0))
     return e.op("masked_fill", [root, none], x.shape, operand=0.0)
 
 
-def _all_dims(e: Emitter, a: Args) -> tuple[int, ...]:
+def _all_dims(e: GraphBuilder, a: Args) -> tuple[int, ...]:
     ndim = e.ref(a["self"]).ndim
     return tuple(sorted(d % ndim for d in _dims(a))) or tuple(range(ndim))
 
 
 @aten("amax", "amin", "all", "any", "prod")
-def extremum(e: Emitter, a: Args) -> Ref:
+def extremum(e: GraphBuilder, a: Args) -> Ref:
     x, keep = e.ref(a["self"]), bool(a.get("keepdim"))
     dims = _all_dims(e, a)
     kind = {"amax": "max", "amin": "min"}.get(a["name"], a["name"])
@@ -54,7 +51,7 @@ def extremum(e: Emitter, a: Args) -> Ref:
 
 
 @aten("var", "std")
-def var(e: Emitter, a: Args) -> Ref:
+def var(e: GraphBuilder, a: Args) -> Ref:
     x, keep = e.ref(a["self"]), bool(a.get("keepdim"))
     correction = a["correction"] if "correction" in a else int(a.get("unbiased", True))
     correction = 1 if correction is None else correction
@@ -68,7 +65,7 @@ def var(e: Emitter, a: Args) -> Ref:
 
 
 @aten("softmax", "_softmax", "log_softmax", "_log_softmax")
-def softmax(e: Emitter, a: Args) -> Ref:
+def softmax(e: GraphBuilder, a: Args) -> Ref:
     """Over one dim, which is brought to the end."""
     x = e.cast(a["self"], a["out"][1])
     kind = a["name"].lstrip("_")
@@ -78,12 +75,12 @@ def softmax(e: Emitter, a: Args) -> Ref:
 
 
 @aten("cumsum")
-def cumsum(e: Emitter, a: Args) -> Ref:
+def cumsum(e: GraphBuilder, a: Args) -> Ref:
     return e.same("cumsum", e.cast(a["self"], a["out"][1]), dim=a["dim"])
 
 
 @aten("argmax", "argmin")
-def argmax(e: Emitter, a: Args) -> Ref:
+def argmax(e: GraphBuilder, a: Args) -> Ref:
     x = e.ref(a["self"])
     if a["dim"] is None:
         return e.reshaped(
@@ -92,7 +89,7 @@ def argmax(e: Emitter, a: Args) -> Ref:
     return e.reshaped(_largest(e, x, a["dim"], a["name"]), a["out"][0])
 
 
-def _largest(e: Emitter, x: Ref, dim: int, name: str) -> Ref:
+def _largest(e: GraphBuilder, x: Ref, dim: int, name: str) -> Ref:
     """Where the largest along a dim is, or the smallest; the dim stays with size 1."""
     x = e.swapped(x if name.endswith("max") else e.same("negative", x), dim, -1)
     found = e.op("argmax", [x], x.shape[:-1], "int64")
@@ -100,7 +97,7 @@ def _largest(e: Emitter, x: Ref, dim: int, name: str) -> Ref:
 
 
 @aten("max.dim", "min.dim")
-def max_of_dim(e: Emitter, a: Args) -> tuple[Ref, Ref]:
+def max_of_dim(e: GraphBuilder, a: Args) -> tuple[Ref, Ref]:
     """Of equal ones only the one that is taken gets the gradient."""
     x, (shape, _) = e.ref(a["self"]), a["out"][0]
     places = _largest(e, x, a["dim"], f"arg{a['name'][:3]}")
@@ -109,7 +106,7 @@ def max_of_dim(e: Emitter, a: Args) -> tuple[Ref, Ref]:
 
 
 @aten("topk", "sort")
-def ordered(e: Emitter, a: Args) -> tuple[Ref, Ref]:
+def ordered(e: GraphBuilder, a: Args) -> tuple[Ref, Ref]:
     """The first in an order along a dim, or all, and where they are."""
     x = e.swapped(a["self"], a["dim"], -1)
     if a["name"] == "topk":
@@ -123,22 +120,8 @@ def ordered(e: Emitter, a: Args) -> tuple[Ref, Ref]:
     return e.swapped(values, a["dim"], -1), e.swapped(places, a["dim"], -1)
 
 
-@aten("histc")
-def histc(e: Emitter, a: Args) -> Ref:
-    """How many of some whole numbers are 0, 1, ..., as routers count the tokens of an expert."""
-    x, bins = e.ref(a["self"]), a["bins"]
-    made = next((op for op in reversed(e.ops) if x.name in op.outputs), None)
-    whole = made is not None and made.kind == "cast" and not e.tensors[made.inputs[0]].spec.is_float
-    if a["min"] != 0 or a["max"] != bins - 1 or (x.is_float and not whole):
-        raise Unknown("a histogram of other numbers than 0, 1, ... bins - 1")
-    rows = e.reshaped(x, (product(x.shape), 1))
-    numbers = torch.arange(bins, dtype=getattr(torch, x.dtype))
-    hits = e.op("broadcast_equal", [rows, numbers], (rows.shape[0], bins), "bool")
-    return e.sum(e.cast(hits, a["out"][1]), (0,))
-
-
 @aten("max", "min")
-def max_of_all(e: Emitter, a: Args) -> Ref:
+def max_of_all(e: GraphBuilder, a: Args) -> Ref:
     if "other" in a:
         kind = {"max": "maximum", "min": "minimum"}[a["name"]]
         return e.op(f"broadcast_{kind}", [a["self"], a["other"]], *a["out"])

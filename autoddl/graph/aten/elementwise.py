@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from .....graph.aten.table import Args, aten, renamed
-from .....graph.builder import Ref, Unknown
-from ..emit import Emitter, is_tensor
+from ..builder import GraphBuilder, Ref, Unknown
+from .table import Args, aten, renamed
 
 _SAME_NAME = (
     "relu", "tanh", "sigmoid", "silu", "mish", "selu", "exp", "expm1", "log", "log1p", "log2",
@@ -25,12 +22,17 @@ _COMPARISONS = {
     "__xor__": "logical_xor",
 }  # fmt: skip
 
+
+def is_tensor(x: Any) -> bool:
+    return not isinstance(x, (int, float, complex, type(None)))
+
+
 renamed({name: name for name in _SAME_NAME})
 renamed({"neg": "negative", "bitwise_not": "logical_not", "log_sigmoid": "log_sigmoid"})
 
 
 @aten("gelu")
-def gelu(e: Emitter, a: Args) -> Ref:
+def gelu(e: GraphBuilder, a: Args) -> Ref:
     return e.same("gelu" if a["approximate"] == "none" else "fast_gelu", a["self"])
 
 
@@ -49,7 +51,7 @@ _WITH_NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @aten(*_WITH_NUMBERS)
-def with_numbers(e: Emitter, a: Args) -> Ref:
+def with_numbers(e: GraphBuilder, a: Args) -> Ref:
     kind, attrs = _WITH_NUMBERS[a["name"]]
     if a.get("scale", 1) != 1 or a.get("input_scale", 1) != 1:
         raise Unknown(f"{a['name']} with another scale than 1")
@@ -58,7 +60,7 @@ def with_numbers(e: Emitter, a: Args) -> Ref:
 
 
 @aten("clamp", "clamp_min", "clamp_max", "clip")
-def clamp(e: Emitter, a: Args) -> Ref:
+def clamp(e: GraphBuilder, a: Args) -> Ref:
     low, high = a.get("min"), a.get("max")
     if is_tensor(low) or is_tensor(high):
         x = e.ref(a["self"])
@@ -74,17 +76,17 @@ def clamp(e: Emitter, a: Args) -> Ref:
     return e.same(kind, a["self"], **attrs)
 
 
-def _two(e: Emitter, kind: str, x: Any, y: Any, out: tuple[Any, str]) -> Ref:
+def _two(e: GraphBuilder, kind: str, x: Any, y: Any, out: tuple[Any, str]) -> Ref:
     return e.op(kind, [x, y], *out)
 
 
-def _scalar(e: Emitter, kind: str, a: Args, operand: Any) -> Ref:
+def _scalar(e: GraphBuilder, kind: str, a: Args, operand: Any) -> Ref:
     shape, dtype = a["out"]
     return e.op(kind, [a["self"]], shape, dtype, operand=operand)
 
 
 @aten("add", "sub")
-def add(e: Emitter, a: Args) -> Ref:
+def add(e: GraphBuilder, a: Args) -> Ref:
     """self ± alpha other."""
     sign = -1 if a["name"] == "sub" else 1
     x, y, alpha = a["self"], a["other"], a["alpha"]
@@ -111,7 +113,7 @@ def _times(number: Any, factor: float) -> Any:
 
 
 @aten("rsub")
-def rsub(e: Emitter, a: Args) -> Ref:
+def rsub(e: GraphBuilder, a: Args) -> Ref:
     """alpha other - self."""
     if is_tensor(a["other"]):
         y = a["other"] if a["alpha"] == 1 else e.same("scalar_mul", a["other"], operand=a["alpha"])
@@ -121,14 +123,14 @@ def rsub(e: Emitter, a: Args) -> Ref:
 
 
 @aten("mul", "multiply")
-def mul(e: Emitter, a: Args) -> Ref:
+def mul(e: GraphBuilder, a: Args) -> Ref:
     if not is_tensor(a["other"]):
         return _scalar(e, "scalar_mul", a, a["other"])
     return _two(e, "broadcast_mul", a["self"], a["other"], a["out"])
 
 
 @aten("div", "true_divide")
-def div(e: Emitter, a: Args) -> Ref:
+def div(e: GraphBuilder, a: Args) -> Ref:
     rounding = a.get("rounding_mode")
     if rounding == "floor":
         return floor_divide(e, a)
@@ -142,28 +144,28 @@ def div(e: Emitter, a: Args) -> Ref:
 
 
 @aten("floor_divide")
-def floor_divide(e: Emitter, a: Args) -> Ref:
+def floor_divide(e: GraphBuilder, a: Args) -> Ref:
     if not is_tensor(a["other"]):
         return _scalar(e, "scalar_floordiv", a, a["other"])
     return _two(e, "floordiv", e.expanded(a["self"], a["out"][0]), a["other"], a["out"])
 
 
 @aten("fmod")
-def fmod(e: Emitter, a: Args) -> Ref:
+def fmod(e: GraphBuilder, a: Args) -> Ref:
     if not is_tensor(a["other"]):
         return _scalar(e, "scalar_fmod", a, a["other"])
     return _two(e, "broadcast_fmod", a["self"], a["other"], a["out"])
 
 
 @aten("remainder")
-def remainder(e: Emitter, a: Args) -> Ref:
+def remainder(e: GraphBuilder, a: Args) -> Ref:
     """x - floor(x / y) y, which has y's sign."""
     times = mul(e, {**a, "self": floor_divide(e, a)})
     return _two(e, "broadcast_sub", a["self"], times, a["out"])
 
 
 @aten("pow")
-def power(e: Emitter, a: Args) -> Ref:
+def power(e: GraphBuilder, a: Args) -> Ref:
     if not is_tensor(a["exponent"]):
         if a["exponent"] == 2 and e.ref(a["self"]).is_float:
             return e.same("square", a["self"])
@@ -175,17 +177,17 @@ def power(e: Emitter, a: Args) -> Ref:
 
 
 @aten("maximum", "minimum")
-def extremum(e: Emitter, a: Args) -> Ref:
+def extremum(e: GraphBuilder, a: Args) -> Ref:
     return _two(e, f"broadcast_{a['name']}", a["self"], a["other"], a["out"])
 
 
 @aten("atan2")
-def atan2(e: Emitter, a: Args) -> Ref:
+def atan2(e: GraphBuilder, a: Args) -> Ref:
     return _two(e, "atan2", a["self"], a["other"], a["out"])
 
 
 @aten(*_COMPARISONS)
-def compare(e: Emitter, a: Args) -> Ref:
+def compare(e: GraphBuilder, a: Args) -> Ref:
     shape, dtype = a["out"]
     if a["name"].startswith(("bitwise", "__")) and dtype != "bool":
         raise Unknown("arithmetic of single bits")
@@ -197,11 +199,11 @@ def compare(e: Emitter, a: Args) -> Ref:
 
 
 @aten("where")
-def where(e: Emitter, a: Args) -> Ref:
+def where(e: GraphBuilder, a: Args) -> Ref:
     shape, dtype = a["out"]
     x, y = a["self"], a["other"]
     if not is_tensor(x) and not is_tensor(y):
-        x = torch.full((), x, dtype=getattr(torch, dtype))
+        x = e.filled((), x, dtype)
     if not is_tensor(x):
         return e.op("where_scalar_x", [a["condition"], y], shape, dtype, operand=x)
     if not is_tensor(y):
@@ -210,9 +212,9 @@ def where(e: Emitter, a: Args) -> Ref:
 
 
 @aten("masked_fill")
-def masked_fill(e: Emitter, a: Args) -> Ref:
+def masked_fill(e: GraphBuilder, a: Args) -> Ref:
     value = a["value"]
-    if isinstance(value, torch.Tensor):
+    if hasattr(value, "item"):  # a known tensor
         value = value.item()
     if isinstance(value, Ref):
         return e.op("where", [a["mask"], value, a["self"]], *a["out"])
@@ -220,12 +222,12 @@ def masked_fill(e: Emitter, a: Args) -> Ref:
 
 
 @aten("prelu")
-def prelu(e: Emitter, a: Args) -> Ref:
+def prelu(e: GraphBuilder, a: Args) -> Ref:
     return _two(e, "prelu", a["self"], a["weight"], a["out"])
 
 
 @aten("native_dropout", "dropout")
-def dropout(e: Emitter, a: Args) -> Any:
+def dropout(e: GraphBuilder, a: Args) -> Any:
     x, rate = e.ref(a.get("input", a.get("self"))), a["p"]
     trained = a.get("train", True)
     y = e.same("dropout", x, rate=float(rate)) if trained and rate else x
@@ -233,28 +235,28 @@ def dropout(e: Emitter, a: Args) -> Any:
 
 
 @aten("_to_copy", "to", "type_as")
-def cast(e: Emitter, a: Args) -> Ref:
+def cast(e: GraphBuilder, a: Args) -> Ref:
     return e.cast(a["self"], a["out"][1])
 
 
 @aten("clone", "contiguous", "alias", "lift_fresh_copy", "lift_fresh", "lift", "positive")
-def same(e: Emitter, a: Args) -> Any:
+def same(e: GraphBuilder, a: Args) -> Any:
     return a["self"]
 
 
 @aten("detach", "detach_copy")
-def detach(e: Emitter, a: Args) -> Any:
+def detach(e: GraphBuilder, a: Args) -> Any:
     x = a["self"]
     return e.same("stop_gradient", x) if isinstance(x, Ref) and x.is_float else x
 
 
 @aten("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "zeros", "ones",
       "full", "empty", "empty_like", "new_empty", "scalar_tensor", "zero", "fill")  # fmt: skip
-def full(e: Emitter, a: Args) -> Any:
+def full(e: GraphBuilder, a: Args) -> Any:
     """What is not known of an empty tensor is never read, so zeros do."""
     shape, dtype = a["out"]
     value = a.get("fill_value", a.get("value", a.get("s", 1 if "ones" in a["name"] else 0)))
-    if isinstance(value, torch.Tensor):
+    if hasattr(value, "item"):  # a known tensor
         value = value.item()
     if not isinstance(value, (int, float)):
         return e.expanded(e.cast(value, dtype), shape)
@@ -262,5 +264,5 @@ def full(e: Emitter, a: Args) -> Any:
 
 
 @aten("copy")
-def copy(e: Emitter, a: Args) -> Ref:
+def copy(e: GraphBuilder, a: Args) -> Ref:
     return e.expanded(e.cast(a["src"], a["out"][1]), a["out"][0])
