@@ -171,26 +171,28 @@ def explain(
 
     With --json the same object as of `plan --json`, and with --layer that layer's.
     """
-    from ..plans import Plan
-    from ..plans.report.contents import layer_report, report
-    from .show import show
+    from .at_work import at_work
 
-    found = Plan.load(plan_file)
+    with at_work(f"reading {plan_file}"):  # imports take a second, too
+        from ..plans import Plan
+        from ..plans.report.contents import layer_report, report
+        from .show import show
+
+        found = Plan.load(plan_file)
     pictures = any(path is not None for path in (html, png, timeline, trace))
     if pictures and layer is not None:
         raise ValueError("the pages and pictures show the whole plan; leave --layer out")
     if suggest and layer is not None:
         raise ValueError("changes are of the whole plan; leave --layer or --suggest out")
     if as_json or not pictures:
-        shown = (
-            layer_report(found, layer)
-            if layer is not None
-            else report(found, _anew(found, suggest))
-        )
+        changes = _anew(found, suggest)
+        with at_work(f"reading {plan_file}"):
+            shown = report(found, changes) if layer is None else layer_report(found, layer)
         show(shown, as_json, notation=notation)
-    _write_pictures(found, timeline, trace)
-    if html is not None or png is not None:
-        _write_page(found, html, png)
+    with at_work(f"drawing {plan_file}"):
+        _write_pictures(found, timeline, trace)
+        if html is not None or png is not None:
+            _write_page(found, html, png)
 
 
 def _anew(plan: Plan, suggest: bool) -> Sequence[Change]:

@@ -127,6 +127,7 @@ def calibrate(job: CalibrateJob) -> int:
             this_machine((platform.node(),) * mesh.nodes), mesh.nodes, mesh.gpus_per_node
         )
     _ = job.framework  # that it is here is known before any process starts
+    print(f"starting {mesh.size} processes", file=sys.stderr, flush=True)
     with relayed(sys.stdout) as output:
         return run_processes(job.words(), mesh.size, output=output, prefix=False)
 

@@ -85,10 +85,10 @@ def compare(
         other = _rival(graph, cluster, chosen.optimizer, rival_seconds) if rival else None
         found = comparing.compare(graph, cluster, chosen, rival=other, stages=stages)
         shown = comparison_report(found)
-    if plot is not None:
-        from ..report.compare import plot_comparison
+        if plot is not None:
+            from ..report.compare import plot_comparison
 
-        plot_comparison(found, plot)
+            plot_comparison(found, plot)
     show(shown, as_json, notation=notation)
 
 

@@ -78,12 +78,12 @@ def _sections(peak: Peak, limit_bytes: float, notes: tuple[str, ...] = ()) -> tu
 def _exact(plan: Plan) -> tuple[Section, ...]:
     from ...cost.tape import Peak
     from ...runtime.framework import need_oneflow
-
-    need_oneflow("autoddl memory --exact")
-    from ...runtime.oneflow.memory.exact import exact_memory
     from ..at_work import at_work
 
-    with at_work(f"OneFlow compiles {plan.graph.name}"):
+    with at_work(f"OneFlow compiles {plan.graph.name}", first_s=0):
+        need_oneflow("autoddl memory --exact")
+        from ...runtime.oneflow.memory.exact import exact_memory
+
         found = exact_memory(plan)
     moment, alive = found.peak()
     notes = [f"OneFlow places otherwise than planned: {text}" for text in found.differing]
