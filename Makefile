@@ -27,6 +27,7 @@ check: setup
 	.venv/bin/pyright --pythonpath $(PYTHON)
 	$(PYTHON) -m pytest -q tests/test_layers.py
 
+# Pictures of pages and terminals: python scripts/docs_images.py.
 # The site, in docs/_build/html/docs; a warning or a dead link is an error.
 docs: setup
 	$(PYTHON) -m sphinx -qW --keep-going -c docs -b html . docs/_build/html
