@@ -35,7 +35,9 @@ from .pareto import (
 from .problem import ROUNDING, Choice, Problem, Table
 from .reduced_costs import ReducedCosts
 
-_LONG = 50_000  # pairs, of which a small loss is allowed
+# Pairs, of which a small loss is allowed. Half and twice as many, and no loss at all, gave the same
+# plan of GPT-0.35B on 2x16, as fast.
+_LONG = 50_000
 _CUBE = 4_000_000  # sums of three tables' entries that are looked at together
 _NEAR = 1e-6  # relative: a sum that was made of others, made again
 _MARGIN = 1e-12  # relative: sums of memory differ by as much by their order
