@@ -144,7 +144,7 @@ class FittedSearch:
             found = repaired or self.search(problem, math.inf)
             return found and (tables, found)
 
-        return self._narrowed((tables, first), lowered, is_thorough)
+        return self._fitting((tables, first), lowered, is_thorough)
 
     def _among_few(self, bounds: ClassBounds, beat_s: float) -> Candidate | None:
         """A search among the strategies that the bounds leave."""
@@ -169,12 +169,33 @@ class FittedSearch:
                 return tables, found
             return self._search_few(bounds.within(limit), math.inf)
 
-        return self._narrowed(searched, lowered, not self.is_rough)
+        return self._fitting(searched, lowered, not self.is_rough)
 
     def _found(self, tables: Tables, result: SearchResult) -> Candidate:
         """The result as a plan; what was worked out for an equal one before is kept."""
         self._last = Candidate(tables, result, self.estimator.prices.paths).knowing(self._last)
         return self._last
+
+    def _fitting(
+        self, searched: Searched, lowered: Lowered, is_thorough: bool = True
+    ) -> Candidate | None:
+        """What was searched, or the best within a lower limit whose fullest moment fits.
+
+        Or what the search had found before, if that fits and is better.
+        """
+        tables, first = searched
+        fits = self._narrowed(searched, lowered, is_thorough)
+        most_s = math.inf if fits is None else fits.seconds
+        for choice in first.earlier if is_thorough and not first.is_stopped else ():
+            cost, memory = tables.problem.evaluate(choice)
+            if not first.cost < cost < most_s:
+                break
+            result = dataclasses.replace(first, choice=choice, cost=cost, memory=memory)
+            result = self._bounded(result, first)
+            before = Candidate(tables, result, self.estimator.prices.paths)
+            if before.excess_bytes <= 0:
+                return before
+        return fits
 
     def _narrowed(
         self, searched: Searched, lowered: Lowered, is_thorough: bool

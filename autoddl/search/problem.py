@@ -218,6 +218,7 @@ class SearchResult:
     end:         "done", or what stopped the search: its budget, the user, its tables' size;
                  "memory": the bound is of a higher limit than the choice, and leaves a gap
     seconds:     that the search took
+    earlier:     the last choices that were the best before this one, the cheapest first
     """
 
     choice: Choice
@@ -230,6 +231,7 @@ class SearchResult:
     curve: tuple[CurvePoint, ...] = ()
     end: SearchEnd = "done"
     seconds: float = 0.0
+    earlier: tuple[Choice, ...] = ()
 
     @property
     def is_stopped(self) -> bool:

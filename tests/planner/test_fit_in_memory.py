@@ -46,20 +46,22 @@ class Fits:
         return self
 
 
-def result(strategy: int) -> SearchResult:
-    return SearchResult(np.array([strategy]), strategy + 1.0, 0.0, 1, "some", 0.5)
+def result(strategy: int, *earlier: int) -> SearchResult:
+    best, *before = (np.array([s]) for s in (strategy, *earlier))
+    return SearchResult(best, strategy + 1.0, 0.0, 1, "some", 0.5, earlier=tuple(before))
 
 
 @pytest.mark.parametrize(
     ("first", "lowered", "cost"),
     [
-        (result(2), None, 3.0),  # fits
-        (result(0), 2, 3.0),  # within a lower limit
-        (result(0), 3, None),  # nor does that fit
-        (result(0), None, None),  # nothing within a lower limit
+        (result(2, 4), None, 3.0),  # fits
+        (result(0, 1, 2), 4, 3.0),  # found before, and better than within a lower limit
+        (result(0, 4), 2, 3.0),  # found before, but worse
+        (result(0, 1, 2), None, 3.0),  # nothing within a lower limit
+        (result(0, 1, 3), None, None),  # nothing fits
     ],
 )
-def test_what_does_not_fit_is_found_anew_within_a_lower_limit(monkeypatch, first, lowered, cost):
+def test_what_was_found_before_is_used_if_it_fits_and_is_better(monkeypatch, first, lowered, cost):
     monkeypatch.setattr(fit_in_memory, "Candidate", Fits)
     monkeypatch.setattr(fit_in_memory, "_QUICK", 0)
     estimator: Any = SimpleNamespace(
@@ -68,8 +70,8 @@ def test_what_does_not_fit_is_found_anew_within_a_lower_limit(monkeypatch, first
     tables: Any = SimpleNamespace(problem=PROBLEM)
     algorithm: Any = None
     several = FittedSearch(estimator, algorithm, Budget(), 0)
-    fitting = several._narrowed(
-        (tables, first), lambda *_: None if lowered is None else (tables, result(lowered)), True
+    fitting = several._fitting(
+        (tables, first), lambda *_: None if lowered is None else (tables, result(lowered))
     )
     assert (None if fitting is None else fitting.seconds) == cost
     assert fitting is None or fitting.result.lower_bound == 0.5

@@ -269,3 +269,24 @@ def test_the_table_imports_no_algorithm():
 def test_unknown_algorithm_names_the_known():
     with pytest.raises(ValueError, match="coordinate_descent"):
         find_algorithm("simulated annealing")
+
+
+def test_a_search_remembers_the_last_choices_that_were_the_best():
+    problem = random_problem(np.random.default_rng(3), 5, SHAPES["clique"])
+    choices = sorted(
+        (np.array(c) for c in itertools.product(*map(range, problem.sizes()))),
+        key=lambda c: -problem.evaluate(c)[0],
+    )[-6:]
+
+    def found(run):
+        return [problem.evaluate(choice)[0] for choice in run.result("some").earlier]
+
+    costs = [problem.evaluate(choice)[0] for choice in choices]
+    with Progress(problem, Budget()) as running:
+        for choice in choices[:3]:
+            running.offer(choice)
+        assert found(running) == [costs[1], costs[0]]
+        running.offer(choices[0])
+        running.offer(choices[4])
+    assert running.cost == costs[4]
+    assert found(running) == [costs[2], costs[1]]
