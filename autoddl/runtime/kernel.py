@@ -117,15 +117,19 @@ class Explicit:
     vjp: Vjp
 
 
+# (output gradients, the index of an input) -> that input's gradient
+GradientOf = Callable[["Sequence[Tensor | None]", int], Tensor]
+
+
 @dataclass
 class ByInput:
-    """Outputs and the gradient of each input by itself: output gradients, its index -> gradient.
+    """Outputs and the gradient of each input by itself.
 
     For heavy operators: what a weight's gradient costs can then wait (`vjp.product`).
     """
 
     outputs: Sequence[Tensor]
-    gradient: Callable[[Sequence[Tensor | None], int], Tensor]
+    gradient: GradientOf
 
 
 Kernel = Callable[[Context, Sequence[Tensor], Attrs], "Sequence[Tensor] | Explicit | ByInput"]

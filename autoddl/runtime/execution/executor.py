@@ -140,11 +140,11 @@ class Executor:
     def weights_pass(self, number: int) -> None:
         """Take the gradients that the backward pass of micro-batch `number` has left."""
         for item in self._delayed.pop(number):
-            product_of = item.record.by_input
-            assert product_of is not None
+            gradient_of = item.record.by_input
+            assert gradient_of is not None
             given: list[Tensor | None] = [None] * len(item.node.edges)
             for index in item.inputs:
-                given[index] = product_of.gradient(item.taken, index)
+                given[index] = gradient_of(item.taken, index)
             if self._debug:
                 check_gradients(item.node, given, self._groups)
             for index in item.inputs:

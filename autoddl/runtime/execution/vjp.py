@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..backend import Backend, Tensor, Vjp
-from ..kernel import ByInput, Context, Explicit, Kernel
+from ..kernel import ByInput, Context, Explicit, GradientOf, Kernel
 
 
 @dataclass
 class Record:
     """What the backward pass needs: a product of all gradients, or the gradient of each input.
 
+    It holds no output that no gradient needs: memory is planned so (`cost.memory_rules`).
+
     by_input: instead of `vjp`, gives the gradient of one input; `wanted` says which are
     """
 
     vjp: Vjp | None
-    by_input: ByInput | None = None
+    by_input: GradientOf | None = None
     wanted: Sequence[bool] = ()
 
 
@@ -50,7 +52,7 @@ def run_kernel(
     if isinstance(result, Explicit):
         return Record(result.vjp), list(result.outputs)
     if isinstance(result, ByInput):
-        return Record(None, by_input=result, wanted=wanted), list(result.outputs)
+        return Record(None, by_input=result.gradient, wanted=wanted), list(result.outputs)
     return Record(backend.pull_back(watched, result)), [backend.detached(x) for x in result]
 
 
@@ -91,7 +93,7 @@ def product(
     """
     if record.by_input is not None:
         return [
-            record.by_input.gradient(gradients, n) if wants and n not in later else None
+            record.by_input(gradients, n) if wants and n not in later else None
             for n, wants in enumerate(record.wanted)
         ]
     assert record.vjp is not None

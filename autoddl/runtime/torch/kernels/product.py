@@ -27,42 +27,49 @@ def multiply(a: Tensor, b: Tensor, attrs: Attrs) -> Tensor:
 
 def product_gradient(a: Tensor, b: Tensor, attrs: Attrs, dy: Tensor, index: int) -> Tensor:
     """da (index 0) or db (1)."""
+    return _gradient(b if index == 0 else a, (a.shape, b.shape), attrs, dy, index)
+
+
+def _gradient(
+    other: Tensor, shapes: tuple[torch.Size, ...], attrs: Attrs, dy: Tensor, index: int
+) -> Tensor:
+    """The gradient of input `index`, from the other input."""
     ta, tb, alpha = attrs["transpose_a"], attrs["transpose_b"], attrs["alpha"]
     with torch.no_grad():
         if index == 0:
             found = (
-                torch.matmul(b.mT if tb else b, dy.mT)
+                torch.matmul(other.mT if tb else other, dy.mT)
                 if ta
-                else torch.matmul(dy, b if tb else b.mT)
+                else torch.matmul(dy, other if tb else other.mT)
             )
-            return _summed(_times(found, alpha), a)
-        if not ta and b.ndim == 2:
-            a, dy = a.reshape(-1, a.shape[-1]), dy.reshape(-1, dy.shape[-1])
-        left = a if ta else a.mT
-        found = torch.matmul(dy.mT, left.mT) if tb else torch.matmul(left, dy)
-        return _summed(_times(found, alpha), b)
-
-
-def _times(x: Tensor, alpha: float) -> Tensor:
-    return x if alpha == 1 else x * alpha
-
-
-def _summed(gradient: Tensor, like: Tensor) -> Tensor:
-    """`gradient`, summed over the dims along which `like` was stretched."""
-    return gradient.sum_to_size(like.shape) if gradient.shape != like.shape else gradient
+        else:
+            if not ta and len(shapes[1]) == 2:
+                other, dy = other.reshape(-1, other.shape[-1]), dy.reshape(-1, dy.shape[-1])
+            left = other if ta else other.mT
+            found = torch.matmul(dy.mT, left.mT) if tb else torch.matmul(left, dy)
+        if alpha != 1:
+            found = found * alpha
+        # summed over the dims along which the input was stretched
+        return found.sum_to_size(shapes[index]) if found.shape != shapes[index] else found
 
 
 def matmul(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:
-    """(a, b) -> alpha a b, either transposed; its two gradients come apart."""
+    """(a, b) -> alpha a b, either transposed; its two gradients come apart.
+
+    An input is kept only if the gradient of the other one is wanted.
+    """
     a, b = (x.detach() for x in inputs)
+    shapes = a.shape, b.shape
+    with torch.no_grad():
+        y = multiply(a, b, attrs)
+    others = [b if inputs[0].requires_grad else None, a if inputs[1].requires_grad else None]
 
     def gradient(grads: Sequence[Tensor | None], index: int) -> Tensor:
-        (dy,) = grads
-        assert dy is not None
-        return product_gradient(a, b, attrs, dy, index)
+        dy, other = grads[0], others[index]
+        assert dy is not None and other is not None
+        return _gradient(other, shapes, attrs, dy, index)
 
-    with torch.no_grad():
-        return ByInput([multiply(a, b, attrs)], gradient)
+    return ByInput([y], gradient)
 
 
 def grouped(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:

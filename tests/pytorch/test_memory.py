@@ -1,0 +1,152 @@
+"""Autograd keeps what the memory rules say, and the peak of a step is predicted."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+import autoddl
+from autoddl.graph.placed import PlannedOp
+from autoddl.plans.stage_figures import stage_figures
+from autoddl.runtime.execution.vjp import product, run_kernel
+from autoddl.runtime.kernel import Context, RunState
+from autoddl.runtime.torch.kernels import KERNELS
+from autoddl.runtime.torch.memory import rules
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.placement import NdSbp
+from autoddl.sbp.signature import find_rule
+from tests.back_ends import back_end
+from tests.pytorch.live import Live
+from tests.pytorch.models import Gpt, Llama, Residual, next_word
+from tests.sbp.operators import CASES
+
+FEW_BYTES = 256  # statistics by rows, numbers, and the leaf that begins every history
+# of shapes that no fused kernel takes, or of formulas whose parts depend on the shape or attributes
+UNLIKE = (
+    "normalization-eval", "adaptive_avg_pool2d-whole", "adaptive_avg_pool1d",
+    "attention", "ctc_loss", "nll", "median_with_indices", "l2_normalize", "layer_norm",
+)  # fmt: skip
+
+
+def rule_of(op):
+    rule = find_rule(op.kind)
+    assert rule is not None
+    return rule
+
+
+COUNTED = [
+    case
+    for case in CASES
+    if case.op.kind in KERNELS
+    and not {case.op.kind, case.id} & {*UNLIKE}
+    and not rule_of(case.op).view
+]
+
+
+def nbytes(x):
+    return x.untyped_storage().nbytes()
+
+
+def kept(case):
+    """Indices of inputs and of outputs that a record keeps, and bytes beside them."""
+    op, mesh, backend = case.op, Mesh(1, 1), back_end("torch")
+    arrays = case.inputs(np.random.default_rng(0))
+    wanted = [array.dtype.kind == "f" for array in arrays]
+    if op.kind.startswith("binary_cross_entropy"):
+        wanted[2:] = [False] * (len(wanted) - 2)  # of no weight is there a gradient
+    whole = NdSbp.broadcast(mesh.num_axes)
+    sides = (whole,) * len(op.inputs), (whole,) * len(op.outputs)
+    planned = PlannedOp(*sides, sides[1], tuple(whole if w else None for w in wanted), ())
+    context = Context("op", op, planned, mesh, 0, RunState(seed=0), None)
+    attrs = rule_of(op).local_attrs(
+        op, tuple(t.shape for t in op.inputs), tuple(t.shape for t in op.outputs)
+    )
+    inputs = [backend.from_numpy(array.copy()) for array in arrays]
+    live = Live()
+    with live:
+        record, outputs = run_kernel(backend, KERNELS[op.kind], context, attrs, inputs, wanted)
+    if record is None:
+        return None
+    live.see((inputs, outputs))
+    sizes = [[nbytes(x) for x in tensors] for tensors in (inputs, outputs)]
+    refs = [[StorageWeakRef(x.untyped_storage()) for x in ts] for ts in (inputs, outputs)]
+    slopes = [torch.ones_like(y) if y.is_floating_point() else None for y in outputs]
+    del inputs, outputs
+    of_inputs, of_outputs = ([n for n, r in enumerate(rs) if not r.expired()] for rs in refs)
+    beside = live.held() - sum(sizes[0][n] for n in of_inputs)
+    beside -= sum(sizes[1][n] for n in of_outputs)
+    product(record, slopes)
+    return of_inputs, of_outputs, beside, wanted, planned
+
+
+@pytest.mark.parametrize("case", COUNTED, ids=lambda case: case.id)
+def test_what_autograd_keeps_of_an_operator_is_what_its_rule_says(case):
+    found = kept(case)
+    if found is None:
+        return
+    *real, beside, wanted, planned = found
+    op, names = case.op, rules.saved_by(case.op.kind).split()
+    ins, outs = [t.bytes for t in op.inputs], [t.bytes for t in op.outputs]
+    inputs = [
+        n
+        for n in range(len(ins))
+        if "all" in names
+        or f"x{n}" in names
+        or ("other" in names and any(w for m, w in enumerate(wanted) if m != n))
+    ]
+    outputs = list(range(len(outs))) if "all" in names else [0] if "y0" in names else []
+    said = sum(ins[n] for n in inputs) + sum(outs[n] for n in outputs)
+    said += rules.kept_bytes(op, planned, ins, outs, [0.0] * len(ins))
+    is_kept = sum(ins[n] for n in real[0]) + sum(outs[n] for n in real[1]) + beside
+    assert is_kept <= said + FEW_BYTES, (real, beside, names)
+    assert said <= is_kept + FEW_BYTES, (real, beside, names)
+
+
+def mlp():
+    layers = [layer for _ in range(4) for layer in (nn.Linear(128, 128), nn.ReLU())]
+    data = torch.randn(512, 128), torch.randn(512, 128)
+    return nn.Sequential(*layers), data, F.mse_loss
+
+
+def words_of(model):
+    words = torch.randint(0, 64, (8, 32))
+    return model, (words, words), next_word
+
+
+def resnet():
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1), Residual(16), Residual(16), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(16, 10),
+    )  # fmt: skip
+    return model, (torch.randn(8, 3, 32, 32), torch.randint(0, 10, (8,))), nn.CrossEntropyLoss()
+
+
+MODELS = {
+    "mlp": mlp,
+    "gpt": lambda: words_of(Gpt(2, 64, 4, 64, 32)),
+    "llama": lambda: words_of(Llama(2, 64, 64, 32)),
+    "resnet": resnet,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "micro_batches", "checkpointing"),
+    [(name, 1, "none") for name in MODELS] + [("gpt", 2, "all"), ("llama", 2, "all")],
+)
+def test_the_peak_of_a_step_is_predicted(name, micro_batches, checkpointing):
+    """Measured: 0 to 4.6 % above what is live, of one device."""
+    torch.manual_seed(0)
+    model, batch, loss = MODELS[name]()
+    trainer = autoddl.parallelize(
+        model, autoddl.Cluster.load("laptop").with_shape(1, 1), example=batch, loss=loss,
+        optimizer=lambda own: torch.optim.SGD(own, lr=1e-3), micro_batches=micro_batches,
+        checkpointing=checkpointing,
+    )  # fmt: skip
+    trainer.step(*batch)
+    with Live(model.parameters()) as live:  # the trainer's are others
+        trainer.step(*batch)
+    predicted = stage_figures(trainer.plan.stage).peak_bytes
+    assert 0.99 * live.peak <= predicted <= 1.06 * live.peak, live.moment
