@@ -15,6 +15,7 @@ from .commands.box import box
 from .commands.calibrate import calibrate
 from .commands.compare import compare
 from .commands.diff import diff
+from .commands.export import export
 from .commands.memory import memory
 from .commands.options import (
     BATCH,
@@ -58,6 +59,7 @@ main.add_command(box)
 main.add_command(calibrate)
 main.add_command(compare)
 main.add_command(diff)
+main.add_command(export)
 main.add_command(machines)
 main.add_command(memory)
 main.add_command(models)

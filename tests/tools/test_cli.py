@@ -15,8 +15,8 @@ from autoddl.tools.cli import main
 ROOT = Path(__file__).parents[2]
 LAPTOP = "laptop"
 COMMANDS = (
-    "box", "calibrate", "compare", "diff", "doctor", "explain", "machines", "memory", "models",
-    "plan", "schema", "trace", "train",
+    "box", "calibrate", "compare", "diff", "doctor", "explain", "export", "machines", "memory",
+    "models", "plan", "schema", "trace", "train",
 )  # fmt: skip
 
 
