@@ -137,7 +137,7 @@ def alone(case) -> Run:
     trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     made, run = OPTIMIZERS[case["optimizer"]](Parameters(trained)), Run()
     scheduler = schedule(made)
-    averages = {n: p.numpy().astype(float) for n, p in trained}
+    averages = {n: p.detach().numpy().astype(float) for n, p in trained}
     for step in range(case["steps"] * (1 + len(case["then"]))):
         _, value = called(model, loss, batch(step, rows(case, step)))
         value.backward()
@@ -148,7 +148,7 @@ def alone(case) -> Run:
             run.norms.append(clip(model, case["clip"]))
         made.step()
         for n, p in trained:
-            averages[n] += (1 - (case["ema"] or 1)) * (p.numpy() - averages[n])
+            averages[n] += (1 - (case["ema"] or 1)) * (p.detach().numpy() - averages[n])
         scheduler.step()
         made.zero_grad()
         run.losses.append(float(value))
@@ -165,7 +165,7 @@ def alone(case) -> Run:
         values = {n: flow.tensor(a.astype(np.float32)) for n, a in averages.items()}
         model.load_state_dict({**model.state_dict(), **values})
         model.eval()
-        run.averages, run.result = arrays(model), model(*batch(9, ROWS)[:-1]).numpy()
+        run.averages, run.result = arrays(model), model(*batch(9, ROWS)[:-1]).detach().numpy()
     return run
 
 
