@@ -26,7 +26,9 @@ from .step import StepMaker
 
 # 1 and 6 limits gave the same steps of VGG13 on 16 and of a small GPT on 2x2 devices, as fast.
 _SHORTER = 3  # limits of a run's seconds that are tried, each a 16th of the one before
-_LATE = 1e-3  # of the end: so much later is as good, if fewer collectives do
+# Of the end: so much later is as good, if fewer collectives do. With 0 VGG13's step on 16 devices
+# is 0.03 % faster, with twice 0.07 % slower; a small GPT's on 2x2 0.02 % faster, and the same.
+_LATE = 1e-3
 
 
 def best_buckets(maker: StepMaker) -> Buckets:
