@@ -189,6 +189,9 @@ def _import(name: str) -> ModuleType:
         sys.path.insert(0, folder)
     try:
         return importlib.import_module(name)
+    except SyntaxError as error:
+        where = f"{error.filename}, line {error.lineno}" if error.filename else name
+        raise ValueError(f"module {name!r} is no Python: {error.msg} ({where})") from error
     except ModuleNotFoundError as error:
         missing = error.name or name
         if name == missing or name.startswith(f"{missing}."):

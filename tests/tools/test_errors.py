@@ -65,6 +65,12 @@ def test_a_module_that_exits_is_no_success(files, text):
     assert "in your module" in done.stderr and "SystemExit" in done.stderr
 
 
+def test_a_module_that_is_no_python_is_told(files):
+    (files / "broken.py").write_text("def small(:")
+    done = autoddl(files, "plan", "broken:small", "--cluster", LAPTOP)
+    assert done.returncode == 2 and "is no Python: invalid syntax (" in done.stderr
+
+
 def test_a_mistake_that_we_find_has_no_frames(files):
     done = autoddl(files, "trace", "zoo:outer", "-o", "out.json")
     assert done.returncode == 2 and "must return (model, example, loss)" in done.stderr

@@ -187,7 +187,7 @@ class Checkpoints:
 
 def _bytes(place: Path) -> int:
     """Of a checkpoint's files, as far as they are there."""
-    return sum(path.stat().st_size for path in place.glob("*"))
+    return sum(path.stat().st_size for path in place.glob("*") if path.is_file())
 
 
 def _say(broken: list[str], place: Path, dropped: bool) -> None:

@@ -186,7 +186,7 @@ def checkpoints(folder: str | Path) -> list[Path]:
         return [home]
     found = [
         place for place in home.glob(f"{_NAME}*")
-        if place.name.removeprefix(_NAME).removesuffix(_NEW).isdecimal()
+        if place.name.removeprefix(_NAME).removesuffix(_NEW).isdecimal() and place.is_dir()
     ]  # fmt: skip
     return sorted(found, key=lambda place: (_written(place), place.name), reverse=True)
 

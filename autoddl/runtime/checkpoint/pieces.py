@@ -173,6 +173,8 @@ class Reader:
     @contextmanager
     def _opened(self, piece: Piece) -> Iterator[BinaryIO]:
         path = self.folder / piece.file
+        if path.exists() and not path.is_file():  # a pipe's reader would wait
+            raise ValueError(f"{path}: not a file")
         try:
             with open(path, "rb") as file:
                 yield file

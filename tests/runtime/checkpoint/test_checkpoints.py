@@ -210,6 +210,20 @@ def test_a_job_killed_while_it_saves_keeps_the_last_good_checkpoint(tmp_path):
     assert {place.stem for place in checkpoints(tmp_path)} == {"step-00000001", "step-00000002"}
 
 
+def test_what_is_no_file_or_folder_is_passed_over(tmp_path):
+    """A link to nothing, a pipe that nobody writes, a file where a checkpoint could be."""
+    trainer, batch = wide()
+    for _ in range(3):
+        trainer.step(*batch)
+        trainer.save(tmp_path)
+    (tmp_path / "step-00000009").write_text("no checkpoint")
+    for steps, make in ((3, lambda path: path.symlink_to("nothing")), (2, os.mkfifo)):
+        (shard,) = (tmp_path / f"step-{steps:08d}").glob("*.safetensors")
+        shard.unlink()
+        make(shard)
+    assert trainer.load(tmp_path) == {} and trainer.steps == 1
+
+
 if __name__ == "__main__":
     trainer, batch = wide()
     trainer.step(*batch)

@@ -27,8 +27,13 @@ _NOISE = ("Error Type:", "Traceback", "Stack trace")
 
 
 def check_local(tensors: Sequence[flow.Tensor]) -> None:
-    """Raise ValueError if one of the example's tensors is global."""
+    """Raise ValueError if a tensor of the example is global, or empty, which aborts OneFlow."""
     for index, item in enumerate(tensors):
+        if 0 in item.shape:
+            raise ValueError(
+                f"example[{index}] is empty, of shape {tuple(item.shape)}; an example is a batch "
+                "such as the model is trained with"
+            )
         if item.is_global:
             raise ValueError(
                 f"example[{index}] is a global tensor; pass plain local tensors of the global batch"

@@ -160,6 +160,12 @@ def test_what_is_no_model_or_no_loss():
         trace(nn.Linear(8, 5), toys.rows().to_global(**everywhere))
 
 
+def test_an_empty_example_is_refused():
+    """It would abort the process."""
+    with pytest.raises(ValueError, match=r"example\[0\] is empty, of shape \(0, 8\)"):
+        trace(nn.Linear(8, 5), flow.ones(0, 8), flow.ones(0, 5), loss=F.mse_loss)
+
+
 def test_a_loss_without_a_trainable_parameter():
     model = nn.Linear(8, 5)
     for parameter in model.parameters():
