@@ -34,7 +34,7 @@ from .evaluation.evaluate import Evaluator
 from .evaluation.scores import Metric, Scores
 from .execution.walk import Walk
 from .feed import checksums
-from .jobs.guard import inside, patient
+from .jobs.guard import inside
 from .jobs.roll_call import Checksums, RollCall
 from .measure.profile import Profile, Recorder, profiled
 from .measure.training import Compared, StepWatch
@@ -46,8 +46,6 @@ from .update.update import Hook, Update
 from .whole_state import WholeState
 
 _STEPS_BETWEEN_CHECKS = 50  # of the ranks' batches, whose checksums take about 1 ms a megabyte
-
-_SLOWEST = 1e7  # bytes a second: of a model whose values arrive more slowly ranks count as lost
 
 
 class Trainer:
@@ -116,11 +114,8 @@ class Trainer:
 
     def _load(self) -> None:
         """Place rank 0's values of all parameters and buffers that the model's operators read."""
-        graph = self.plan.graph
-        read = [op for op in graph.ops if op.kind in ("param", "buffer")]
-        size = sum(graph.tensors[op.outputs[0]].spec.bytes for op in read)
-        with patient(size / _SLOWEST):
-            for op in read:
+        for op in self.plan.graph.ops:
+            if op.kind in ("param", "buffer"):
                 name = op.attrs["name"]
                 whole = self._backend.broadcast(self._job.whole[name], 0)  # all ranks together
                 for part in self._parts.values():

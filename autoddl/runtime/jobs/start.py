@@ -14,9 +14,12 @@ from ..backend import Backend, OptimizerFn
 from ..traced import Traced
 from ..trainer import Plan, Trainer
 from .agreement import check_alike, lines_of, say_unlike
-from .guard import be_patient, expect_link, inside
+from .guard import be_patient, expect_link, inside, patient
 
 _TIMES_PREDICTED = 10.0  # a step takes more only where the machine file is of another machine
+# bytes a second: of a model that is set up more slowly ranks count as lost. The framework may be at
+# work in threads of its own meanwhile, which to a watcher looks like idleness
+_SLOWEST = 1e7
 # an optimizer -> its default options, and those of its groups
 OptionsFn = Callable[[Any], tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]
 
@@ -45,9 +48,12 @@ def start_trainer(
         "version": _versions(backend),
     }
     check_alike(said, backend)
-    say_unlike("the model's initial values", {**traced.params, **traced.buffers}, backend)
-    trainer = kind(traced, plan, optimizer, backend, **options)
-    check_alike({"optimizer": _optimizer_text(trainer, options_of)}, backend)
+    values = (op for op in plan.graph.ops if op.kind in ("param", "buffer"))
+    size = sum(plan.graph.tensors[op.outputs[0]].spec.bytes for op in values)
+    with patient(size / _SLOWEST):
+        say_unlike("the model's initial values", {**traced.params, **traced.buffers}, backend)
+        trainer = kind(traced, plan, optimizer, backend, **options)
+        check_alike({"optimizer": _optimizer_text(trainer, options_of)}, backend)
     be_patient(_TIMES_PREDICTED * figures(plan).iteration_s)
     expect_link(1.0 / plan.cluster.inter.beta_s_per_byte)
     atexit.register(trainer.roll_call.at_exit)
