@@ -364,7 +364,8 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     try:
         _write(path, data)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+        reason = error.strerror or str(error)
+        raise OSError(error.errno or errno.EIO, reason, os.fspath(path)) from error
 
 
 def _write(path: str | Path, data: bytes) -> None:

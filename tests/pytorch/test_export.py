@@ -1,5 +1,6 @@
 """Plans in the words of torch's own tools: run by torch alone, they train as one process does."""
 
+import io
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import autoddl
 from autoddl.planner.baselines import megatron
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.runtime.jobs.launch import run_processes
 from autoddl.tools.cli import main
 from tests.exactness.schemes import plan_of
 from tests.pytorch.models import build
@@ -59,8 +61,13 @@ def test_the_files_say_what_the_plans_do(files):
         assert all(line in text for line in [*modules, batch]), text
 
 
-def test_torch_alone_trains_as_one_process(files, launch):
-    out = launch(HERE / "styled.py", 4, "mlp", *map(str, files.values()))
+def test_torch_alone_trains_as_one_process(files):
+    # in processes of its own: it makes torch's default group, and ends it
+    told = io.StringIO()
+    command = [str(HERE / "styled.py"), "mlp", *map(str, files.values())]
+    status = run_processes(command, 4, {"PYTHONPATH": str(HERE.parents[1])}, output=told)
+    out = told.getvalue()
+    assert status == 0, out
     worst = [float(found) for found in re.findall(r"WORST (\S+)", out)]
     assert len(worst) == len(PLANS) and max(worst) < 1e-5, out
 
