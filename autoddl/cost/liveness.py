@@ -11,13 +11,13 @@
                 flight in a stage of a pipeline; in turns on one mesh, what the others hold after
                 their last action, at the turn where all hold most
 
-`StepTape` writes down the step as autoddl's executor runs it: each operator's inputs and outputs
-are kept until its backward pass, and gradients of parameters until the end of the step; views and
-slices are free. A parameter that is stored split is gathered before the step and kept; in ZeRO's
-stage 3 it is gathered before each pass of its one reader, which is then the only one alive; with
-buckets one reader ahead, and of these the largest counts all the time. From stage 2 on its gradient
-is reduced as soon as it is there. Of a bucket the gradients are laid out as one tensor, which takes
-their place once it is whole, and then travels; others travel at the end.
+`StepTape` writes down the step as autoddl's executor runs it: of each operator what the back end's
+rules say is kept until its backward pass, and gradients of parameters until the end of the step;
+views and slices are free. A parameter that is stored split is gathered before the step and kept; in
+ZeRO's stage 3 it is gathered before each pass of its one reader, which is then the only one alive;
+with buckets one reader ahead, and of these the largest counts all the time. From stage 2 on its
+gradient is reduced as soon as it is there. Of a bucket the gradients are laid out as one tensor,
+which takes their place once it is whole, and then travels; others travel at the end.
 
 What an operator keeps beside its inputs and outputs, and what it needs meanwhile, is told by the
 rules of the back end (`memory_rules.MemoryRules`). If the back end can also compile the step, the
