@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -42,6 +43,8 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, help="a folder for what the jobs say")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of the results")
     asked = parser.parse_args()
+    # a shell has what it runs in the background ignore it, and so would the ranks
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     path = asked.results / "faults.json"
     known, began = read(path), time.monotonic()
     chosen = [fault for fault in faults() if asked.only in str(fault)]

@@ -130,12 +130,15 @@ def _let_the_kernel_interrupt() -> None:
     """OneFlow, once imported, has a handler of SIGINT, of which Python does not know.
 
     It runs what is registered for the process's end in the middle of whatever the process does,
-    which gives status 255 or a segmentation fault, and the rank has ended without a reason. A
-    handler that the user has set, or that Python has where there is no OneFlow, stays.
+    which gives status 255, an abort or a segmentation fault, and the rank has ended without a
+    reason. A handler that the user has set, or that Python has where there is no OneFlow, stays,
+    and a shell's job in the background goes on ignoring it.
     """
-    if "oneflow" in sys.modules and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    known = signal.getsignal(signal.SIGINT)
+    if "oneflow" in sys.modules and known in (signal.default_int_handler, signal.SIG_IGN):
+        ignores = known == signal.SIG_IGN
         with contextlib.suppress(ValueError):  # only the main thread may
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN if ignores else signal.SIG_DFL)
 
 
 def _command_of(pid: int) -> str:

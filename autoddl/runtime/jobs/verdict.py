@@ -54,6 +54,15 @@ class Rank:
         return self.calls, self.collectives, self.ticks
 
     @property
+    def how_far(self) -> tuple[int, int, int]:
+        """Smaller for a rank that is behind.
+
+        Calls that have returned come first: a rank that waits in its own code, for the loss of its
+        last step, may have asked for fewer collectives than one that is still inside of the step.
+        """
+        return self.calls - self.inside, self.calls, self.collectives
+
+    @property
     def where(self) -> str:
         """Where it is, for people."""
         if not self.calls:
@@ -108,7 +117,7 @@ def judge(
     if len(ranks) < size or not going:
         return None
     patience_s = max(limit_s, *(one.patience_s for one in going))
-    first = min(going, key=lambda one: (one.calls, one.collectives, one.rank))
+    first = min(going, key=lambda one: (*one.how_far, one.rank))
     for one in going:
         if one.state in "Tt" and idle_s[one.rank] > limit_s:
             return say(one.rank, f"is stopped {one.where} {_waiting(one, going)}{_HINT}")

@@ -54,6 +54,16 @@ def test_a_job_that_goes_on_is_left_alone(other, options):
     assert verdict(other, **options) is None
 
 
+def test_who_waits_for_the_loss_of_a_step_is_not_the_cause():
+    """It has left the step, with fewer collectives than one that is stuck inside of it."""
+    waits = replace(HERE, inside=0)
+    stuck = replace(HERE, rank=1, collectives=12)
+    idle = {0: 20.0, 1: 20.0}
+    cause = judge({0: waits, 1: stuck}, dict.fromkeys(idle, 0.0), idle, 70.0, 2, 10.0)
+    assert cause is not None
+    assert cause.text.startswith("rank 1 of 2 on h has done nothing for 10 s in step 3")
+
+
 def test_what_a_rank_has_said_itself_is_not_said_again():
     cause = verdict(replace(BEHIND, is_dead=True, reason="ValueError: no"))
     assert cause is not None and cause.rank == 1 and not cause.text
