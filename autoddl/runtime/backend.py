@@ -114,6 +114,16 @@ class Optimizer(Protocol):
     def kind(self) -> str: ...
 
     @property
+    def defaults(self) -> Mapping[str, Any]:
+        """The options that it was made with."""
+        ...
+
+    @property
+    def groups(self) -> Sequence[Mapping[str, Any]]:
+        """The options of its parameter groups, as they are now."""
+        ...
+
+    @property
     def steps(self) -> int:
         """How many it has done."""
         ...

@@ -33,19 +33,17 @@ from .emulate.emulate import Emulator
 from .evaluation.evaluate import Evaluator
 from .evaluation.scores import Metric, Scores
 from .execution.walk import Walk
-from .feed import checksums
 from .jobs.guard import inside
-from .jobs.roll_call import Checksums, RollCall
+from .jobs.roll_call import RollCall, Said
 from .measure.profile import Profile, Recorder, profiled
 from .measure.training import Compared, StepWatch
 from .nested import put_tensors
 from .part import Job, Part
 from .traced import Traced
+from .update.alike import Alike, subjects
 from .update.loss_scale import LossScaler
 from .update.update import Hook, Update
 from .whole_state import WholeState
-
-_STEPS_BETWEEN_CHECKS = 50  # of the ranks' batches, whose checksums take about 1 ms a megabyte
 
 
 class Trainer:
@@ -85,9 +83,8 @@ class Trainer:
         self._traced = traced
         self._backend = backend
         self._debug = debug
-        everyone = Groups(plan.cluster.mesh, backend.rank, backend)
-        world = everyone.world
-        self.roll_call = RollCall(world, len(traced.batches.slots))
+        world = (everyone := Groups(plan.cluster.mesh, backend.rank, backend)).world
+        self.roll_call = RollCall(world, subjects(plan, len(traced.batches.slots)))
         # an emulated computation leaves the framework's one queue to the transfers
         beside = overlap and not emulate and plan.num_stages > 1
         self._job = job = Job.of(traced, plan, backend, emulate, beside, debug, ways)
@@ -108,9 +105,9 @@ class Trainer:
             job, self._parts, world, optimizer, scaler, clip_grad_norm, ema_decay,
             "ignore" if emulate or signal else on_nonfinite,
         )  # fmt: skip
+        self.alike = Alike(job, self._update, world.size, looks=not (emulate or signal))
         self._whole = WholeState(traced, job, self._parts, self._update)
-        shards = Shards(traced, job, self._parts, self._update)
-        self._checkpoints = Checkpoints(plan, shards, world)
+        self._checkpoints = Checkpoints(plan, Shards(traced, job, self._parts, self._update), world)
 
     def _load(self) -> None:
         """Place rank 0's values of all parameters and buffers that the model's operators read."""
@@ -240,7 +237,8 @@ class Trainer:
         filled = self._given.filled(tensors)
         for part in self._parts.values():
             part.take(tensors, filled and filled.rows)
-        self._call_training("step", filled.rows if filled else 0, self._checksums(tensors))
+        said = self.alike.in_step(tensors, self.rows)
+        self._call_training("step", filled.rows if filled else 0, said)
         self._job.run_state.filled = filled
         work = self._watch.work
         self._watch.start()
@@ -252,7 +250,8 @@ class Trainer:
         exchange_gradients(self.plan, states, self._job.ranks, self._job.groups)
         if self.emulator:
             self.emulator.finish()
-        health = self._update.run(losses[-1])
+        saw_hooks = lambda: self.roll_call.say_later(self.alike.gradients())  # noqa: E731
+        health = self._update.run(losses[-1], saw_hooks)
         self._job.run_state.step += 1
         if health is not None:
             self.roll_call.report(self.steps, health)
@@ -261,12 +260,6 @@ class Trainer:
         if self._debug:
             self._say_first()
         return loss
-
-    def _checksums(self, batch: Sequence[Tensor]) -> Checksums:
-        """Of the first batch, and every so many steps."""
-        if self._world.size == 1 or self.steps % _STEPS_BETWEEN_CHECKS:
-            return {}
-        return checksums(batch, self.graph, self.plan.batch, self.rows, self._backend)
 
     def _say_first(self) -> None:
         """In debug mode numbers that are not finite end the step itself, and their origin is named.
@@ -375,7 +368,7 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The model's `state_dict`: whole values as local tensors, under the model's own names."""
-        self.roll_call("state_dict")
+        self.roll_call("state_dict", said=self.alike.parameters())
         whole = dict(self._whole.model())
         return {key: whole[name] for key, name in self._traced.keys.items()}
 
@@ -405,7 +398,7 @@ class Trainer:
         and options, averages, steps, dropout's seed and the loss scale. Raises ValueError on all
         ranks if it cannot be written.
         """
-        self._call_training("save")
+        self._call_training("save", said=self.alike.parameters())
         self._checkpoints.save(folder, extra, keep, wait)
 
     @inside("load")
@@ -419,10 +412,12 @@ class Trainer:
         or another kind of optimizer's.
         """
         self._call_training("load")
-        return self._checkpoints.load(folder, missing_ok)
+        extra = self._checkpoints.load(folder, missing_ok)
+        self.alike.restart()
+        return extra
 
-    def _call_training(self, call: str, number: int = 0, sums: Checksums | None = None) -> None:
+    def _call_training(self, call: str, number: int = 0, said: Said | None = None) -> None:
         """A roll call for what needs the parameters as they are trained."""
         if self._update.average is not None and self._update.average.is_in_place:
             raise ValueError(f"{call} inside `with trainer.averaged()`: leave that block first")
-        self.roll_call(call, number, sums)
+        self.roll_call(call, number, said)

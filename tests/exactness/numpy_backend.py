@@ -115,6 +115,14 @@ class Momentum:
     def own(self) -> Any:
         return self
 
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        return {"lr": self.lr, "momentum": self.momentum}
+
+    @property
+    def groups(self) -> Sequence[Mapping[str, Any]]:
+        return [self.defaults]
+
     def step(self) -> None:
         self.steps += 1
         for p in self.parameters:

@@ -18,6 +18,11 @@ LIMIT_SECONDS = 8
 WORKER = ROOT / "tests" / "pytorch" / "fail.py"
 
 
+def test_what_one_rank_changes_later_is_refused(launch):
+    worker = ROOT / "tests" / "runtime" / "workers" / "disagree.py"
+    assert "all are refused" in launch(worker, 2)
+
+
 @pytest.mark.parametrize(
     ("mode", "cause"),
     [

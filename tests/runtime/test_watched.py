@@ -16,3 +16,7 @@ import pytest
 )
 def test_on_several_ranks(launch, check, nproc):
     assert f"{check} holds" in launch("watched", nproc, check)
+
+
+def test_what_one_rank_changes_later_is_refused(launch):
+    assert "all are refused" in launch("disagree", 2)

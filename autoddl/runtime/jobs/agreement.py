@@ -11,12 +11,14 @@ import hashlib
 import logging
 import zlib
 from collections.abc import Mapping
+from numbers import Real
 
 import numpy as np
 
 from ..backend import Backend, Tensor
 
 _LONGEST = 1 << 16  # bytes of a text that travel where it differs
+_NONE = -1  # no text's hash
 _SHOWN = 60  # characters from where two texts part
 _SAMPLED_BYTES = 1 << 20  # of a tensor: a larger one is seen by every so many elements
 
@@ -30,7 +32,7 @@ def check_alike(said: Mapping[str, str], backend: Backend) -> None:
         return
     hashes = _gather(np.array([_hash(text) for text in said.values()], np.int64), backend)
     found = [
-        _difference(subject, text, hashes[:, number], backend)
+        difference(subject, text, hashes[:, number], backend)
         for number, (subject, text) in enumerate(said.items())
         if (hashes[:, number] != hashes[0, number]).any()
     ]
@@ -66,6 +68,24 @@ def lines_of(values: Mapping[str, object], head: str = "") -> str:
     return "\n".join(f"{head}{name} {value}" for name, value in values.items())
 
 
+def plain(options: Mapping[str, object]) -> dict[str, object]:
+    """Those that are the same text on every rank, sorted; numbers as Python's."""
+    kinds = (bool, int, float, str, tuple, list, type(None))
+    found: dict[str, object] = {}
+    for name, value in sorted(options.items()):
+        if isinstance(value, kinds):
+            found[name] = value
+        elif isinstance(value, Real) or getattr(value, "ndim", None) == 0:
+            found[name] = float(value)  # type: ignore[arg-type]
+    return found
+
+
+def unlike(subject: str, text: str, compared: bool, backend: Backend) -> str:
+    """Which ranks say what of a subject, of those that are compared. All ranks call it."""
+    hashes = _gather(np.array([_hash(text) if compared else _NONE], np.int64), backend)[:, 0]
+    return difference(subject, text, hashes, backend)
+
+
 def _hash(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
@@ -77,13 +97,19 @@ def _gather(mine: np.ndarray, backend: Backend) -> np.ndarray:
     return said.reshape(backend.size, -1)
 
 
-def _difference(subject: str, text: str, hashes: np.ndarray, backend: Backend) -> str:
-    """Which ranks say what; of long texts the first line that is another. All ranks call it."""
+def difference(subject: str, text: str, hashes: np.ndarray, backend: Backend) -> str:
+    """Which ranks say what; of long texts the first line that is another. All ranks call it.
+
+    hashes: of each rank's text; `_NONE` of one that is not compared
+    """
     raw = np.frombuffer(text.encode()[:_LONGEST], np.uint8).astype(np.int32)
     size = int(_gather(np.array([len(raw)], np.int64), backend).max())
     rows = _gather(np.pad(raw, (0, size - len(raw))), backend).astype(np.uint8)
     first = {int(value): rank for rank, value in reversed(list(enumerate(hashes)))}
+    first.pop(_NONE, None)
     texts = {value: _read(rows[rank]) for value, rank in first.items()}
+    if len(texts) < 2:  # of numbers that differ less than their text tells
+        return subject
     line, start = _parting(list(texts.values()))
     parts = [
         f"{_cut(texts[value].splitlines(), line, start)} on rank "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,13 @@ from ...plans.figures import figures
 from ..backend import Backend, OptimizerFn
 from ..traced import Traced
 from ..trainer import Plan, Trainer
-from .agreement import check_alike, lines_of, say_unlike
+from .agreement import check_alike, lines_of, plain, say_unlike
 from .guard import be_patient, expect_link, inside, patient
 
 _TIMES_PREDICTED = 10.0  # a step takes more only where the machine file is of another machine
 # bytes a second: of a model that is set up more slowly ranks count as lost. The framework may be at
 # work in threads of its own meanwhile, which to a watcher looks like idleness
 _SLOWEST = 1e7
-# an optimizer -> its default options, and those of its groups
-OptionsFn = Callable[[Any], tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]
 
 
 @inside("parallelize")
@@ -30,7 +28,6 @@ def start_trainer(
     plan: Plan,
     optimizer: OptimizerFn,
     backend: Backend,
-    options_of: OptionsFn,
     options: Mapping[str, Any],
     kind: type[Trainer] = Trainer,
 ) -> Trainer:
@@ -44,7 +41,7 @@ def start_trainer(
     """
     said = {
         "plan": plan.dumps(),
-        "option": lines_of(_plain(options)),
+        "option": lines_of(plain(options)),
         "version": _versions(backend),
     }
     check_alike(said, backend)
@@ -53,7 +50,7 @@ def start_trainer(
     with patient(size / _SLOWEST):
         say_unlike("the model's initial values", {**traced.params, **traced.buffers}, backend)
         trainer = kind(traced, plan, optimizer, backend, **options)
-        check_alike({"optimizer": _optimizer_text(trainer, options_of)}, backend)
+        check_alike({"optimizer": trainer.alike.as_made()}, backend)
     be_patient(_TIMES_PREDICTED * figures(plan).iteration_s)
     expect_link(1.0 / plan.cluster.inter.beta_s_per_byte)
     atexit.register(trainer.roll_call.at_exit)
@@ -68,21 +65,3 @@ def _versions(backend: Backend) -> str:
             "Python": platform.python_version(),
         }
     )
-
-
-def _optimizer_text(trainer: Trainer, options_of: OptionsFn) -> str:
-    """Its class and options, those of groups only where all ranks have the same parameters."""
-    own = trainer.optimizer
-    name = type(own).__name__
-    defaults, groups = options_of(own)
-    texts = [f"class {name}", lines_of(_plain(defaults), f"{name} with ")]
-    if trainer.plan.num_stages == 1:
-        for number, group in enumerate(groups):
-            texts.append(lines_of(_plain(group), f"{name}'s group {number} with "))
-    return "\n".join(texts)
-
-
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are the same text on every rank."""
-    kinds = (bool, int, float, str, tuple, list, type(None))
-    return {name: value for name, value in sorted(options.items()) if isinstance(value, kinds)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import oneflow as flow
@@ -21,6 +22,14 @@ class FlowOptimizer:
     def __init__(self, own: flow.optim.Optimizer) -> None:
         self.own: Any = own
         self.kind = state_kind(own)
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        return self.own._default_options
+
+    @property
+    def groups(self) -> Sequence[Mapping[str, Any]]:
+        return [group.options for group in self.own.param_groups]
 
     def step(self) -> None:
         self.own.step()

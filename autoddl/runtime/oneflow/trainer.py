@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ..backend import OptimizerFn
@@ -21,8 +20,4 @@ def build_trainer(traced: Traced, plan: Plan, optimizer: OptimizerFn, **options:
     Raises ValueError unless the ranks have the same plan, options, versions and optimizer.
     """
     install_guard()
-    return start_trainer(traced, plan, optimizer, OneFlow(), _options_of, options)
-
-
-def _options_of(optimizer: Any) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
-    return optimizer._default_options, [group.options for group in optimizer.param_groups]
+    return start_trainer(traced, plan, optimizer, OneFlow(), options)

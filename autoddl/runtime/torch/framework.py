@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,7 @@ MOMENTUM = 0.9  # the usual choice with SGD
 
 def build_trainer(traced: Traced, plan: Plan, optimizer: OptimizerFn, **options: Any) -> Trainer:
     install_guard()
-    return start_trainer(traced, plan, optimizer, new_backend(), _options_of, options, TorchTrainer)
-
-
-def _options_of(optimizer: Any) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
-    groups = optimizer.param_groups
-    return optimizer.defaults, [{k: v for k, v in g.items() if k != "params"} for g in groups]
+    return start_trainer(traced, plan, optimizer, new_backend(), options, TorchTrainer)
 
 
 def trace_entry(model: str, batch: int | None = None) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +32,14 @@ class TorchOptimizer:
         for state in self.own.state.values():
             if _COUNT in state:
                 state[_COUNT] = _as_count(state[_COUNT], count)
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        return self.own.defaults
+
+    @property
+    def groups(self) -> Sequence[Mapping[str, Any]]:
+        return [{k: v for k, v in g.items() if k != "params"} for g in self.own.param_groups]
 
     def step(self) -> None:
         self._steps += 1

@@ -36,6 +36,7 @@ def check_decay(decay: float | None) -> None:
 class Average:
     """The averages of `trained`, the names of parameters of each of this rank's parts.
 
+    decay:       of the formula above
     is_in_place: the parameters have the averages' values for now
     """
 
@@ -46,7 +47,7 @@ class Average:
         trained: Mapping[int, Iterable[str]],
         backend: Backend,
     ) -> None:
-        self._decay = decay
+        self.decay = decay
         self._states = states
         self._backend = backend
         self._values = {
@@ -90,7 +91,7 @@ class Average:
         """The parameters have new values."""
         with self._backend.no_grad():
             for key, average in self._values.items():
-                average += (self._parameter(key) - average) * (1.0 - self._decay)
+                average += (self._parameter(key) - average) * (1.0 - self.decay)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

@@ -37,6 +37,8 @@ class Update:
     grad_norm: of the last step's gradients, before they were clipped; infinite if a scaled one was
                not finite, None if none are clipped
     skipped:   steps whose loss or gradients were not finite, which changed no parameter
+    limit:     of the gradients' norm; None if they are not clipped
+    states:    of the parts
     hooks:     called with the parameters that have gradients, before these are clipped
     average:   of the parameters; None if none is kept
     """
@@ -60,10 +62,10 @@ class Update:
         self.scaler = scaler
         self.grad_norm: float | None = None
         self.skipped = 0
-        self._limit = clip_grad_norm
+        self.limit = clip_grad_norm
         self._on_nonfinite = on_nonfinite
         self._debug = job.debug
-        self._states = {v: part.state for v, part in parts.items()}
+        self.states = {v: part.state for v, part in parts.items()}
         self._world = world
         producers = plan.graph.producers
         self._first_holders = {
@@ -73,7 +75,7 @@ class Update:
         self.average: Average | None = None
         if ema_decay is not None:
             names = {v: part.trained for v, part in parts.items()}
-            self.average = Average(ema_decay, self._states, names, backend)
+            self.average = Average(ema_decay, self.states, names, backend)
             self.average.check_counted(plan)
         self.hooks: list[Hook] = []
         self._trained = Parameters(pair for part in parts.values() for pair in part.trained.items())
@@ -86,15 +88,16 @@ class Update:
         """What the loss is multiplied by."""
         return 1.0 if self.scaler is None else self.scaler.scale
 
-    def run(self, loss: Tensor | None) -> Tensor | None:
+    def run(self, loss: Tensor | None, seen: Callable[[], Any]) -> Tensor | None:
         """Change the parameters, unless what is not finite is skipped. Ranks call it together.
 
         loss: where this rank has it
+        seen: called when hooks have run
 
         Gives float64 [2], of the loss and of the gradients, finite if they are, where something
         else is to be raised; nothing is waited for.
         """
-        gradients = [state.gradients for state in self._states.values()]
+        gradients = [state.gradients for state in self.states.values()]
         losses = [] if loss is None else [loss]
         finite = self.scaler is None or self.scaler.unscale(gradients, self._world)
         found = None
@@ -106,32 +109,33 @@ class Update:
             every = (x for part in gradients for x in part.values())
             found = backend.cat([health(losses, backend), health(every, backend)], 0)
         self.skipped += not finite
-        self._change(finite)
+        self._change(finite, seen)
         return found
 
-    def _change(self, finite: bool) -> None:
+    def _change(self, finite: bool, seen: Callable[[], Any]) -> None:
         if finite and self.hooks:
             self._call_hooks()
-        if self._limit is not None:
-            self.grad_norm = self._clip(self._limit) if finite else math.inf
+            seen()
+        if self.limit is not None:
+            self.grad_norm = self._clip(self.limit) if finite else math.inf
         if finite:
-            for state in self._states.values():
+            for state in self.states.values():
                 state.give_gradients()
             self.optimizer.step()
             if self.average is not None:
                 self.average.update()
         if self._debug:
-            for state in self._states.values():
+            for state in self.states.values():
                 state.check_parameters()
 
     def _call_hooks(self) -> None:
-        for state in self._states.values():
+        for state in self.states.values():
             state.give_gradients()
         with self._world.backend.no_grad():
             for hook in self.hooks:
                 hook(self._trained.named())
-        for state in self._states.values():
+        for state in self.states.values():
             state.take_gradients()
 
     def _clip(self, limit: float) -> float:
-        return clip_gradients(self._states, self._first_holders, limit, self._world)
+        return clip_gradients(self.states, self._first_holders, limit, self._world)
