@@ -44,6 +44,7 @@ def trace(
     """
     from .runtime.framework import framework_of
 
+    expect(name, (str, type(None)), "`name` is the graph's, or None")
     own = framework_of(model, "autoddl.trace")
     return own.trace_with_state(model, *example, loss=loss, name=name).graph
 

@@ -209,7 +209,12 @@ class PlanOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "hints", as_hints(self.hints))
         for option in dataclasses.fields(self):
-            _check(option, getattr(self, option.name))
+            value = getattr(self, option.name)
+            _check(option, value)
+            if isinstance(value, Integral) and not isinstance(value, int):  # NumPy's
+                object.__setattr__(self, option.name, int(value))
+            elif isinstance(value, Real) and not isinstance(value, (int, float)):
+                object.__setattr__(self, option.name, float(value))
         if self.gap and not find_algorithm(self.search).proves_bound:
             raise ValueError(
                 f"the search {self.search!r} proves no bound, so it cannot keep to a gap; leave "

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._files import expect
+from .._files import expect, shown
 from .backend import Tensor
 from .nested import Slot, put_tensors, take_tensors
 
@@ -105,6 +105,14 @@ class Calling:
     def _flat(self, structure: Any, batch: Any) -> list[Tensor]:
         given = dict(_leaves(batch, structure))
         return [given[path] for path, _ in _leaves(structure)]
+
+
+def expect_iterable(value: Any, what: str) -> None:
+    """TypeError unless one can go through it; an array without dims only looks as if."""
+    try:
+        iter(value)
+    except TypeError:
+        raise TypeError(f"{what}, got {shown(value)}") from None
 
 
 def as_arguments(batch: Any) -> tuple[Any, ...]:

@@ -59,14 +59,20 @@ def _is_spread(stage: Graph, name: str) -> bool:
     return is_here and known_from(stage, name) is None
 
 
-def rows_of(graph: Graph, inputs: Sequence[Any], default: int) -> int:
-    """Rows of the batch that `inputs` are, by the first one that has a batch dim."""
+def rows_of(graph: Graph, inputs: Sequence[Any], default: int, least: int = 1) -> int:
+    """Rows of the batch that `inputs` are, by the first one that has a batch dim.
+
+    ValueError if there are fewer than `least`.
+    """
     for op in graph.ops:
         if op.kind == "input" and op.attrs["index"] < len(inputs):
             dims = graph.tensors[op.outputs[0]].batch_dims
             value = inputs[op.attrs["index"]]
             if dims and getattr(value, "ndim", 0) > dims[0]:
-                return value.shape[dims[0]]
+                rows = value.shape[dims[0]]
+                if rows < least:
+                    raise ValueError(f"a batch has rows, got none: shape {tuple(value.shape)}")
+                return rows
     return default
 
 
@@ -85,7 +91,7 @@ class Given:
 
     def filled(self, tensors: Sequence[Tensor]) -> Filled | None:
         """How a shorter batch is filled up. ValueError if the model does not allow it."""
-        rows = rows_of(self._graph, tensors, self._batch)
+        rows = rows_of(self._graph, tensors, self._batch, least=min(self._own, 1))
         if rows >= self._batch or (rows == self._own and not self._whole):
             if self._own < self._batch:
                 self._whole = rows >= self._batch

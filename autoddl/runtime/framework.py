@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -82,9 +83,12 @@ def framework(name: str, call: str) -> Framework:
 
 
 def framework_of(model: Any, call: str) -> Framework:
-    """That of the classes which `model` is of."""
+    """That of the classes which `model` is of; of what is no model one that is here, to say so."""
     origins = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
-    return framework("torch" if "torch" in origins else _FIRST, call)
+    names = _FIRST, "torch"
+    here = [name for name in names if name not in origins and importlib.util.find_spec(name)]
+    of = [name for name in names if name in origins]
+    return framework(next(iter([*of, *here]), _FIRST), call)
 
 
 def framework_of_entry(name: str, call: str) -> Framework:

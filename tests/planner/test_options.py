@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 import click
+import numpy as np
 import pytest
 
 import autoddl
@@ -149,6 +150,14 @@ def test_keywords_change_options_that_are_given():
     assert PlanOptions(**options.keywords()) == options
     staged = PlanOptions(stages=2, schedule="gpipe", delay=1, seed=1)
     assert staged.on_one_mesh() == PlanOptions(seed=1)
+
+
+def test_numbers_of_numpy_are_numbers():
+    """As they come out of an array of sizes; a plan file has them in its words."""
+    numbers: Any = {"micro_batches": np.int64(2), "seed": np.int32(3), "gap": np.float32(0.5)}
+    given = PlanOptions(**numbers)
+    assert given == PlanOptions(micro_batches=2, seed=3, gap=0.5)
+    assert [type(x) for x in (given.micro_batches, given.seed, given.gap)] == [int, int, float]
 
 
 def test_they_cost_nothing_to_import():

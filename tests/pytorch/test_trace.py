@@ -65,6 +65,13 @@ def test_a_model_without_memory_is_traced_as_one_with(tmp_path: Path):
     assert autoddl.plan(type(graph).load(tmp_path / "graph.json"), ALONE).back_end == "oneflow"
 
 
+@pytest.mark.parametrize("wrong", [None, object(), len, "gpt"])
+def test_what_is_no_model_is_refused(wrong):
+    """Where OneFlow is not installed, too, with no word of it."""
+    with pytest.raises(ValueError, match=r"a (torch|oneflow)\.nn\.Module"):
+        autoddl.trace(wrong, torch.zeros(2, 2))
+
+
 def test_tied_parameters_are_one():
     model, loss, batch = build("gpt")
     found = trace_with_state(model, *batch(0), loss=loss)

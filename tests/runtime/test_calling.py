@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import autoddl
 from autoddl.runtime.calling import Calling, as_arguments
 from tests.framework import flow
 from tests.runtime.dict_models import DICTS, called
@@ -73,3 +74,9 @@ def test_an_example_holds_nothing_but_tensors():
         Calling.of(({"x": 3}, flow.ones(2)), forward, flow.Tensor, True)
     with pytest.raises(ValueError, match="forward takes none of the example's keys, z"):
         Calling.of(({"z": flow.ones(2)},), forward, flow.Tensor, True)
+
+
+def test_a_graphs_name_is_a_text():
+    name: Any = 3
+    with pytest.raises(TypeError, match=r"`name` is the graph's, or None, got 3 \(int\)"):
+        autoddl.trace(flow.nn.Linear(2, 2), flow.ones(2, 2), name=name)

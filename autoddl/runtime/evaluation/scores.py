@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from ..._files import expect, expect_callable
+from ..._files import expect, expect_callable, shown
 from ...cluster.submesh import Device
 from ...graph.rows import divisor, rows_apart
 from ...sbp.layout import is_even, local_slices
 from ...sbp.mesh import Mesh
 from ...sbp.placement import B, NdSbp, S
 from ..backend import Tensor
-from ..calling import as_arguments
+from ..calling import as_arguments, expect_iterable
 from ..comm.groups import Group
 from ..comm.redistribute import prepare, to_broadcast
 from ..counting import Counting, rows_of
@@ -32,6 +33,7 @@ from ..traced import Traced
 from .evaluate import Evaluator, Fed, Run
 
 Metric = Callable[[Any, Any], Any]
+_NUMBERS = Real, np.ndarray, np.generic
 
 
 class Scores:
@@ -64,7 +66,7 @@ class Scores:
         self, batches: Iterable[Any], metrics: Mapping[str, Metric], call: RollCall
     ) -> dict[str, float]:
         """The scores by name. ValueError if a batch does not fit, or there is none."""
-        expect(batches, Iterable, "evaluate takes batches, such as a DataLoader or a list")
+        expect_iterable(batches, "evaluate takes batches, such as a DataLoader or a list")
         expect(metrics, Mapping, "metrics are a dict from names to functions")
         for name, metric in metrics.items():
             expect_callable(metric, f"metric {name!r} is a function of output and target")
@@ -183,19 +185,25 @@ class Scores:
         """[metrics, 2]: what each metric gives, as a sum and the weight of that."""
         sums = []
         with self._backend.no_grad():
-            for metric in metrics.values():
+            for name, metric in metrics.items():
                 value = metric(put_tensors(self._traced.structure, results), target)
-                if isinstance(value, tuple):
-                    sums.append([self._mean(x) for x in value])
+                if isinstance(value, tuple) and len(value) == 2:
+                    sums.append([self._mean(name, x) for x in value])
                 else:
-                    sums.append([self._mean(value) * rows, rows])
+                    sums.append([self._mean(name, value) * rows, rows])
         return np.array(sums, dtype=float).reshape(-1, 2)
 
-    def _mean(self, value: Any) -> float:
-        """Of the elements of a tensor, or of what is a number."""
+    def _mean(self, name: str, value: Any) -> float:
+        """Of the elements of a tensor, or of what is a number, which metric `name` gave."""
         if isinstance(value, self._backend.facts.tensor):
             value = self._backend.to_numpy(value)
-        return float(np.mean(value))
+        array = np.asarray(value) if isinstance(value, _NUMBERS) else np.zeros(0)
+        if not array.size or array.dtype.kind not in "biuf":
+            raise TypeError(
+                f"metric {name!r} gives a number, a tensor of numbers, or a pair (sum, count), got "
+                f"{shown(value)}"
+            )
+        return float(np.mean(array))
 
 
 def _by_rows(axes: tuple[int, ...], mesh: Mesh) -> NdSbp:

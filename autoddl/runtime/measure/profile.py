@@ -30,12 +30,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._files import expect, write_atomically
+from ..._files import write_atomically
 from ...plans.format import format_seconds
 from ...plans.schedule.passes import Cause
 from ...plans.schedule.step import COMPUTING, Step
 from ..backend import Tensor
-from ..calling import as_arguments
+from ..calling import as_arguments, expect_iterable
 from ..comm.groups import Around, Call, Groups
 from ..comm.redistribute import LocalFn
 from ..emulate.clock import Clock, Sent
@@ -230,7 +230,7 @@ def profiled(
     step: of a program that the recorder follows
     ValueError if there is no batch.
     """
-    expect(batches, Iterable, "profile takes batches, such as a list of them")
+    expect_iterable(batches, "profile takes batches, such as a list of them")
     watch = Stopwatch(recorder.groups)
     steps: list[tuple[list[Name], NDArray[np.float64]]] = []
     mine: list[float] = []

@@ -66,3 +66,19 @@ def test_what_is_no_data_set_is_refused():
         trainer.evaluate([])
     with pytest.raises(ValueError, match="evaluate takes 2 tensors.*got 1"):
         trainer.evaluate([batch(0, 8)[:1]])
+    with pytest.raises(TypeError, match="evaluate takes batches"):
+        trainer.evaluate(np.array(2))
+    none = [x[:0] for x in batch(0, 8)]
+    for call in (lambda: trainer.evaluate([none]), lambda: trainer.step(*none)):
+        with pytest.raises(ValueError, match=r"a batch has rows, got none: shape \(0, "):
+            call()
+    with pytest.raises(ValueError, match="a batch has rows"):
+        trainer.eval_step(none[0])
+
+
+@pytest.mark.parametrize("wrong", [None, "0.5", {}, (1, 2, 3), (1, "2"), np.array([]), 1j])
+def test_a_metric_gives_numbers(wrong):
+    model, loss, batch = build("perceptron")
+    trainer = trainer_of(model, loss, batch(0, 8))
+    with pytest.raises(TypeError, match="metric 'right' gives a number.*got"):
+        trainer.evaluate([batch(0, 8)], {"right": lambda output, target: wrong})
