@@ -189,6 +189,18 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
+def test_programs_for_several_processes_import_autoddl_first():
+    """OneFlow's import waits for all ranks: only what is there before can say who is missing."""
+    programs = [
+        block["text"] for path in PAGES for block in BLOCK.finditer(path.read_text())
+        if FILE.match(block["text"]) and "autoddl.parallelize(" in block["text"]
+        and "import oneflow" in block["text"]
+    ]  # fmt: skip
+    assert len(programs) >= 2
+    for text in programs:
+        assert text.index("import autoddl") < text.index("import oneflow"), text
+
+
 def test_every_command_is_shown():
     text = "\n".join(path.read_text() for path in PAGES)
     missing = [name for name in main.commands if f"autoddl {name}" not in text]

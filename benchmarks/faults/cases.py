@@ -21,6 +21,12 @@ DISAGREE = {
     "optimizer": "optimizer: class", "loss": "model", "micro-batches": "option: micro_batches",
     "search": "option: search", "batch norm": "option: batch_norm", "cluster": "cluster",
 }  # fmt: skip
+# kind -> what the message names; on one rank while all train
+LATER = {
+    "scheduler": "options of the optimizer: group 0 with lr", "group": "group 0 with momentum",
+    "clip": "settings: clip_grad_norm", "hook": "settings: hooks", "evaluates": "evaluate",
+    "saves": "save", "short batch": "batch of 4 rows", "fewer batches": "exit",
+}  # fmt: skip
 # of the model itself, on all ranks
 TRAINS_NOTHING = {
     "own parameters": "parameters", "detached": "detached", "loss ignores": "loss",
@@ -85,6 +91,8 @@ class Fault:
         me = rf"rank {self.rank} of {self.ranks}\b.*"
         if kind in DISAGREE:
             return rf"not set up alike: .*{DISAGREE[kind]}.* on rank .*\b{self.rank}\b"
+        if kind in LATER:
+            return rf"the ranks do .*{LATER[kind]}.* on rank .*\b{self.rank}\b"
         if kind in TRAINS_NOTHING:
             return TRAINS_NOTHING[kind]
         if kind == "seed":
@@ -152,6 +160,12 @@ def faults() -> Iterator[Fault]:
         yield Fault(kind, next(ranks), when, mesh)
     for kind, mesh in itertools.product(LONG, BOXES[:2]):
         yield Fault(kind, next(ranks), "step 1", mesh)
+    for turn, kind in enumerate(LATER):
+        if turn % 2:
+            next(four)
+        for _ in range(4):
+            yield Fault(kind, rank_of(kind, 4), "step 4", next(four))
+        yield Fault(kind, rank_of(kind, 2), "step 4", next(pairs))
 
 
 def _of_ranks() -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .cases import DISAGREE, MARK, SHAPES, SIGNALS, SUDDEN, TRAINED, TRAINS_NOTHING, Fault
+from .cases import DISAGREE, LATER, MARK, SHAPES, SIGNALS, SUDDEN, TRAINED, TRAINS_NOTHING, Fault
 
 
 def announce() -> None:
@@ -57,6 +57,25 @@ def reset_connections() -> None:
                 ctypes.CDLL(None).connect(one.fileno(), nowhere, 16)
 
 
+def change(kind: str, trainer: Any, x: Any, y: Any, folder: Path) -> tuple[Any, Any]:
+    """What this rank does on its own before its next step; the batch for that."""
+    import oneflow as flow
+
+    if kind == "scheduler":
+        flow.optim.lr_scheduler.StepLR(trainer.optimizer, 1, gamma=0.5).step()
+    elif kind == "group":
+        trainer.optimizer.param_groups[0]["momentum"] = 0.5
+    elif kind == "clip":
+        trainer._update.limit = 1.0
+    elif kind == "hook":
+        trainer.after_backward(lambda named: None)
+    elif kind == "evaluates":
+        trainer.evaluate([(x, y)])
+    elif kind == "saves":
+        trainer.save(folder)
+    return (x[:4], y[:4]) if kind == "short batch" else (x, y)
+
+
 def main() -> None:
     words = json.loads(sys.argv[1])
     in_place = Path(words.pop("in_place"))
@@ -86,7 +105,12 @@ def main() -> None:
     for step in range(fault.steps):
         given = x, y
         if is_bad and step == at and not fault.when.startswith("inside"):
-            if fault.kind in ("nan", "batch"):
+            if fault.kind in LATER:
+                announce()
+                if fault.kind == "fewer batches":
+                    break
+                given = change(fault.kind, trainer, x, y, in_place.parent / "checkpoint")
+            elif fault.kind in ("nan", "batch"):
                 announce()
                 # both: stages read one of them each
                 given = [z * float("nan") if fault.kind == "nan" else z + 1.0 for z in given]

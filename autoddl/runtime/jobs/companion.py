@@ -223,16 +223,23 @@ class Hub(Companion):
                     not isinstance(rank, int)
                     or not 0 < rank < self.size
                     or not proves(words.get("proof"), asked, f"rank {rank}")
+                    or self._has(rank)
                 ):
                     said = None
                     break
                 self.strangers.remove(line)
                 self.lines[rank] = line
+                self.heard[rank] = time.monotonic()
                 line.send(proof=proof(words.get("nonce"), "hub"))
             else:
                 self._note(Rank(**words))  # type: ignore[arg-type]
         if said is None:
             self._close(line)
+
+    def _has(self, rank: int) -> bool:
+        """Another job on the same port has the same proofs, if the launcher gives no secret."""
+        silent = time.monotonic() - self.heard.get(rank, -GREETING_SECONDS)
+        return rank in self.lines and silent < GREETING_SECONDS
 
     def _close(self, line: Line) -> None:
         self.selector.unregister(line.connection)

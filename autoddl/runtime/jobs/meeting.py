@@ -17,6 +17,7 @@ Needs the standard library only, so that it can run before the framework is impo
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -33,6 +34,7 @@ PING_SECONDS = 5.0  # a live host answers each ping, which tells a busy one from
 OWN_WORDS_SECONDS = 2.0  # a rank that fails may still print why, before the others end the job
 LONGEST_HELLO, LONGEST = 1024, 1 << 24  # bytes of a line: of anyone, and of rank 0 that is known
 HELLO_SECONDS = 10.0  # for each end to prove who it is
+_CLOSED = errno.EINVAL, errno.EBADF  # what a listener that is shut down or closed says
 START_SECONDS = 120.0  # a generous limit for rank 0 to import the framework and listen
 
 
@@ -221,8 +223,11 @@ def _direct(first: socket.socket, port: int) -> None:
     while True:
         try:
             connection, _ = first.accept()
-        except OSError:
-            return
+        except OSError as error:
+            if error.errno in _CLOSED:
+                return
+            time.sleep(RETRY_SECONDS)  # such as too many open files: strangers come and go
+            continue
         with connection, contextlib.suppress(OSError):
             connection.sendall(f"{port}\n".encode())
 

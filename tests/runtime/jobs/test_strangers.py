@@ -3,13 +3,18 @@
 The ranks need no framework.
 """
 
+import os
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 
 from autoddl.runtime.jobs.launch import free_port
-from tests.runtime.jobs.test_launch import run
+from tests.runtime.conftest import PATH
+from tests.runtime.jobs.test_launch import run, script
 
 LIMIT_SECONDS = 3
 
@@ -98,6 +103,44 @@ def _lie_to_all(listener: socket.socket) -> None:
             one.sendall(b'{"nonce": "1"}\n{"proof": "1"}\n{"over": true}\n')
         except OSError:
             return
+
+
+TWICE = """
+import os, sys, time
+from autoddl.runtime.jobs.guard import inside, install_guard
+install_guard()
+with inside("step"):
+    time.sleep(1.5)
+if sys.argv[1] == "second" and os.environ["RANK"] == "1":
+    os._exit(0)
+with inside("step"):
+    time.sleep(4)
+"""
+
+
+def test_a_job_started_twice(tmp_path):
+    """Without a secret of the launcher's the ranks of both prove the same; the first goes on."""
+    job = {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2",
+        "PYTHONPATH": PATH, "AUTODDL_TIMEOUT": "20", "AUTODDL_RECORD": "",
+    }  # fmt: skip
+
+    def start(name: str) -> list[subprocess.Popen[str]]:
+        return [
+            subprocess.Popen(
+                [sys.executable, *script(tmp_path, TWICE), name],
+                env={**os.environ, **job, "RANK": str(rank)},
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )
+            for rank in range(2)
+        ]  # fmt: skip
+
+    first = start("first")
+    time.sleep(1)
+    second = start("second")
+    said = [one.communicate(timeout=60)[0] for one in (*first, *second)]
+    assert [one.returncode for one in first] == [0, 0], said
+    assert second[0].returncode == -signal.SIGKILL and "rank 1 of 2" in said[2], said
 
 
 MEET = (
