@@ -86,7 +86,8 @@ class ClassBounds:
     """builder: of all strategies, prepared; problem: of the classes; free: a cheap choice of it.
 
     whole: the problem without storages; groups: of all strategies, with bounds of their own seconds
-    dual: a price of memory and a bound; near: how far the bound may be from the best, relative
+    dual: a price of memory and its bound; near: how far the bound may be from the best, relative
+    first_price: where to begin if the dual's is 0, as long as nothing is known
     built: tables of some strategies, known ones
     """
 
@@ -98,6 +99,7 @@ class ClassBounds:
     free: Found
     dual: Dual
     near: float = np.inf
+    first_price: float = 0.0
     built: dict[bytes, Tables] = field(default_factory=dict)
 
     @property
@@ -180,7 +182,7 @@ class ClassBounds:
         if self.bound >= enough or self.near <= near:
             return self
         found = best_price(
-            self.problem, self._found, self.free, start=self.dual.price, near=near,
+            self.problem, self._found, self.free, start=self.dual.price or self.first_price, near=near,
             done=lambda _, bound: bound >= enough,
         )  # fmt: skip
         dual = max(self.dual, found, key=lambda dual: dual.bound)
@@ -193,7 +195,7 @@ def class_bounds(
     """Bounds with memory ignored, to be `raised`; None if the graph's tensors have too many dims.
 
     builder: of all strategies; least: of their redistributions
-    price:   of memory, where to begin if it is not 0
+    price:   of memory, where to begin if memory binds, if it is not 0
     Raises NoStrategy.
     """
     if not all(map(least.fits, builder.grouping.graph.numbers_of_dims)):
@@ -204,8 +206,10 @@ def class_bounds(
     problem = _stored(whole, groups, classes)
     found = _solved(problem, 0.0)
     free = found.choice, found.short
-    start = Dual(price, score_bound(problem, free, 0.0))
-    return ClassBounds(builder, classes, whole, tuple(groups), problem, free, start)
+    dual = Dual(0.0, score_bound(problem, free, 0.0))
+    return ClassBounds(
+        builder, classes, whole, tuple(groups), problem, free, dual, first_price=price
+    )
 
 
 def _solved(problem: Problem, price: float) -> Solved:
