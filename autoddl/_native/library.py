@@ -61,7 +61,7 @@ class Loops:
     def __post_init__(self) -> None:
         size, address = ctypes.c_int64, ctypes.c_void_p
         for name, takes in {
-            "autoddl_shortest": [size] * 2 + [address] * 4,
+            "autoddl_shortest": [size] * 2 + [address] * 5,
             "autoddl_min_plus": [size] * 3
             + [address, ctypes.c_int, size, size, address]
             + [address, ctypes.c_int, size, size, address],
@@ -71,16 +71,20 @@ class Loops:
             function.argtypes, function.restype = takes, ctypes.c_int
         self.library.autoddl_free.argtypes = [address] * 2
 
-    def shortest(self, begins: Ints, targets: Ints, weights: Reals, length: Doubles) -> None:
+    def shortest(
+        self, order: Ints, begins: Ints, targets: Ints, weights: Reals, length: Doubles
+    ) -> None:
         """Shorten `length` [nodes, starts], of paths so far, by edges (`sbp.states`).
 
+        order:  [nodes] that they are looked at in, and then back, and so on
         begins: [nodes + 1] where the edges of each node begin among `targets` and `weights`
         """
+        order, weights = _own(order, np.int32), _own(weights, np.float64)
         begins, targets = _own(begins, np.int32), _own(targets, np.int32)
-        weights = _own(weights, np.float64)
         assert length.flags.c_contiguous and length.dtype == np.float64
         assert len(begins) == len(length) + 1 and len(targets) == len(weights) == begins[-1]
-        edges = _at(begins), _at(targets), _at(weights)
+        assert len(order) == len(length)
+        edges = _at(order), _at(begins), _at(targets), _at(weights)
         _check(self.library.autoddl_shortest(*length.shape, *edges, _at(length)))
 
     def min_plus(self, left: Ints | Reals, node: Reals, right: Ints | Reals) -> Singles:

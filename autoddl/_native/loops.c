@@ -34,17 +34,18 @@ WIDE static void extend(int64_t starts, int64_t edges, const int32_t *targets,
     }
 }
 
-int autoddl_shortest(int64_t nodes, int64_t starts, const int32_t *begins, const int32_t *targets,
-                     const double *weights, double *length) {
+int autoddl_shortest(int64_t nodes, int64_t starts, const int32_t *order, const int32_t *begins,
+                     const int32_t *targets, const double *weights, double *length) {
     char *changed = calloc(nodes + 1, 1); /* since its edges were last followed */
     double *here = malloc(sizeof(double) * (starts + 1)); /* as an edge may lead back to its node */
     int failed = !changed || !here ? -1 : 0;
     for (int64_t node = 0; node < nodes && !failed; node++)
         for (int64_t start = 0; start < starts; start++)
             changed[node] |= length[node * starts + start] < INFINITY;
-    for (int again = !failed; again;) {
+    for (int again = !failed, forth = 1; again; forth = !forth) {
         again = 0;
-        for (int64_t node = 0; node < nodes; node++) {
+        for (int64_t place = 0; place < nodes; place++) {
+            int64_t node = order[forth ? place : nodes - 1 - place];
             if (!changed[node]) continue;
             again = 1;
             changed[node] = 0;

@@ -50,6 +50,7 @@ class QuotientGraph:
     kind:   per edge, the collective's place in the table
     many:   per edge, the row of `Quotient.numbers`
     shards: per edge, the fewer of both ends' shards of the tensor
+    order:  of the states, those of fewer shards first
     """
 
     words: Ints
@@ -58,6 +59,7 @@ class QuotientGraph:
     kind: Ints
     many: Ints
     shards: Floats
+    order: Ints
 
     @cached_property
     def begins(self) -> Ints:
@@ -166,7 +168,8 @@ class Quotient:
         every = np.concatenate(edges, axis=1)
         src, dst, kind, many = every[:, np.argsort(every[0], kind="stable")]
         fewer = np.minimum(shards[src], shards[dst])
-        return QuotientGraph(words, src, dst, kind, many, fewer)
+        order = np.argsort(shards, kind="stable")
+        return QuotientGraph(words, src, dst, kind, many, fewer, order)
 
 
 @dataclass(frozen=True)
@@ -316,7 +319,7 @@ class PathBounds:
         alpha_s, s_per_byte = self._prices[graph.kind, graph.many].T
         weights = alpha_s + s_per_byte / graph.shards * size
         starts = np.searchsorted(graph.words, words)
-        seconds = lengths(graph.begins, graph.dst, weights, starts)
+        seconds = lengths(graph.begins, graph.dst, weights, graph.order, starts)
         return seconds * (1 - _ROUNDING)
 
     def _graph(self, dims: int) -> QuotientGraph:

@@ -123,10 +123,13 @@ class PathTable:
         graph, *rows = self._graph(spec).lean.joined(sources, targets)
         (starts, start_of), (ends, end_of) = (np.unique(r, return_inverse=True) for r in rows)
         local, even = largest_bytes(spec, graph.units, graph.fullest)
+        by_size = np.argsort(-local, kind="stable")
         if len(starts) > len(ends) if backwards is None else backwards:
-            length = lengths(*self._weights(spec, graph.entering, local, even), ends, starts).T
+            weights = self._weights(spec, graph.entering, local, even)
+            length = lengths(*weights, by_size, ends, starts).T
         else:
-            length = lengths(*self._weights(spec, graph.leaving, local, even), starts, ends)
+            weights = self._weights(spec, graph.leaving, local, even)
+            length = lengths(*weights, by_size, starts, ends)
         length[~even[starts]] = np.inf
         length[:, ~even[ends]] = np.inf
         return length[np.ix_(start_of, end_of)]
@@ -172,7 +175,7 @@ class PathTable:
         local, even = largest_bytes(spec, graph.units, graph.fullest)
         allowed = even if even[start] and even[end] else np.ones_like(even)
         weights = self._weights(spec, graph.lean.leaving, local, allowed)
-        distance = lengths(*weights, np.array([start]))[0]
+        distance = lengths(*weights, np.argsort(-local, kind="stable"), np.array([start]))[0]
         if np.isinf(distance[end]):
             raise ValueError(
                 f"no steps lead from {source} to {target} for {spec} on {self.mesh}; "

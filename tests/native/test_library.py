@@ -83,7 +83,7 @@ def test_paths_are_extended_by_edges_of_any_kind():
     for edges in ((begins, dst), (begins.astype(np.int32), dst[::-1].copy()[::-1])):
         length = np.full((3, 2), np.inf)
         length[0, 0] = length[2, 1] = 0.0
-        COMPILED.shortest(*edges, weights, length)
+        COMPILED.shortest(np.array([2, 0, 1]), *edges, weights, length)
         assert length.tolist() == [[0.0, np.inf], [1.0, np.inf], [3.0, 0.0]]
 
 
@@ -91,7 +91,7 @@ def test_paths_are_extended_by_edges_of_any_kind():
 def test_the_shortest_paths_of_no_start_and_of_no_edges():
     assert COMPILED is not None
     begins, none = np.zeros(4, np.int32), (np.zeros(0, np.int32), np.zeros(0))
-    COMPILED.shortest(begins, *none, np.zeros((3, 0)))
+    COMPILED.shortest(np.arange(3), begins, *none, np.zeros((3, 0)))
     length = np.array([[np.inf], [0.0], [np.inf]])
-    COMPILED.shortest(begins, *none, length)
+    COMPILED.shortest(np.arange(3), begins, *none, length)
     assert length.tolist() == [[np.inf], [0.0], [np.inf]]
