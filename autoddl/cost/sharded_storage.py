@@ -205,14 +205,24 @@ def edge_times(
 
 @dataclass(frozen=True)
 class _Split:
-    """gathered: [n, axis] axes split in storage and Broadcast in use; rows: [n] if any is; bytes,
-    and those that count as memory
+    """What the stages share of parameters `stored` [n, axis] split.
+
+    rows:     [n] whether any axis is split in storage and Broadcast in use
+    held:     [n] bytes of a piece that count as memory
+    gather_s: [n] seconds of the all-gather
+    reduce_s: [n] seconds of the reduce-scatter, and of the all-reduce over axes that are not split
     """
 
-    gathered: Bools
+    stored: Codes
     rows: Bools
-    bytes: Floats
     held: Floats
+    gather_s: Floats
+    reduce_s: Floats
+
+    def some(self, rows: Ints) -> _Split:
+        """For these strategies only."""
+        every = self.stored, self.rows, self.held, self.gather_s, self.reduce_s
+        return _Split(*(own[rows] for own in every))
 
 
 @dataclass(frozen=True)
@@ -229,16 +239,16 @@ class StoragePrices:
     copies: int
     needed: Codes
     given: Codes
-    _known: dict[bytes, tuple[Floats, ...]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
     _splits: dict[bytes, _Split] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def some(self, rows: Ints) -> StoragePrices:
         """For these strategies only."""
-        return replace(self, needed=self.needed[rows], given=self.given[rows])
+        found = replace(self, needed=self.needed[rows], given=self.given[rows])
+        splits = [split.some(rows) for split in self._splits.values()]
+        found._splits.update({split.stored.tobytes(): split for split in splits})
+        return found
 
     def stored(self, chosen: Bools) -> Codes:
         """[n, axis] placements if split over chosen axes, [axis] of all or [n, axis] of each."""
@@ -269,46 +279,42 @@ class StoragePrices:
         price:  of a second of what may be hidden: of reductions, and of stage 3's gathers
         late:   of a second of the last reduction, besides
         """
-        seconds = whole_s.copy()
         split = self._split(stored)
-        rows = split.rows
-        if not rows.any():
-            return seconds
-        gathered, rest = split.gathered[rows], ((self.given == _P) & ~split.gathered)[rows]
+        if not split.rows.any():
+            return whole_s
         forward, sums = edge_times(True, stage, micro_batches, passes)
-        gather_s, scatter_s = self._collected(gathered, self._whole[rows])
         gathers, reductions = float(sum(forward)), float(sums)
         if price is not None:
             gathers = price.often(gathers) if stage == 3 else gathers
             reductions = price.often(reductions) + late
-        found = gathers * gather_s
-        masks, least = _masks(rest), np.full(len(rest), np.inf)
-        for way in self.comm.ways(_SUMS):
-            alpha_s, beta_s_per_byte = self.comm.prices(way, masks)
-            np.minimum(least, scatter_s + alpha_s + beta_s_per_byte * split.bytes[rows], out=least)
-        found += reductions * least
-        seconds[rows] = np.maximum(found, whole_s[rows])
-        return seconds
-
-    def _collected(self, gathered: Bools, whole: Floats) -> tuple[Floats, Floats]:
-        """[n] seconds of the all-gather and of the reduce-scatter, which several stages share."""
-        key = gathered.tobytes()
-        if key not in self._known:
-            masks, (sizes, size_of) = _masks(gathered), np.unique(whole, return_inverse=True)
-            self._known[key] = tuple(
-                _run_seconds(self.comm, kind, masks, sizes, size_of) for kind in _COLLECTS
-            )
-        gather_s, scatter_s = self._known[key]
-        return gather_s, scatter_s
+        found = gathers * split.gather_s + reductions * split.reduce_s
+        return np.where(split.rows, np.maximum(found, whole_s), whole_s)
 
     def _split(self, stored: Codes) -> _Split:
-        """What several stages share."""
+        """What the stages share."""
         key = stored.tobytes()
         if key not in self._splits:
             gathered = (stored >= 0) & (self.needed == _B)
-            sizes = self._bytes(stored), self._held(stored)
-            self._splits[key] = _Split(gathered, gathered.any(axis=1), *sizes)
+            rows = gathered.any(axis=1)
+            collect_s = np.zeros((2, len(rows)))
+            if rows.any():
+                collect_s[:, rows] = self._collected(rows, gathered[rows], stored[rows])
+            self._splits[key] = _Split(stored, rows, self._held(stored), *collect_s)
         return self._splits[key]
+
+    def _collected(self, rows: Bools, gathered: Bools, stored: Codes) -> tuple[Floats, Floats]:
+        """Seconds of the gathers of these rows, and of the reductions of their gradients."""
+        masks = _masks(gathered)
+        sizes, size_of = np.unique(self._whole[rows], return_inverse=True)
+        gather_s, scatter_s = (
+            _run_seconds(self.comm, kind, masks, sizes, size_of) for kind in _COLLECTS
+        )
+        rest, pieces = _masks((self.given[rows] == _P) & ~gathered), self._bytes(stored)
+        reduce_s = np.full(len(rest), np.inf)
+        for way in self.comm.ways(_SUMS):
+            alpha_s, beta_s_per_byte = self.comm.prices(way, rest)
+            np.minimum(reduce_s, scatter_s + alpha_s + beta_s_per_byte * pieces, out=reduce_s)
+        return gather_s, reduce_s
 
     @cached_property
     def _whole(self) -> Floats:
