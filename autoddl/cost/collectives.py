@@ -98,11 +98,17 @@ class CommModel:
         nodes, gpus = self.mesh.topology(axes)
         if self.collectives[kind].is_local or nodes * gpus == 1:
             return 0.0, 0.0
-        latency_s, s_per_byte = self.group_price(
-            kind, nodes, gpus, self.cluster.gpus_per_node / gpus
-        )
+        known = self._by_group.get((kind, nodes, gpus))
+        if known is None:
+            groups = self.cluster.gpus_per_node / gpus
+            known = self._by_group[kind, nodes, gpus] = self.group_price(kind, nodes, gpus, groups)
+        latency_s, s_per_byte = known
         uneven, _ = self.collectives[kind].bytes_along(self.mesh, axes)
         return latency_s, s_per_byte * uneven
+
+    @cached_property
+    def _by_group(self) -> dict[tuple[StepKind, int, int], tuple[float, float]]:
+        return {}
 
     def prices(self, kind: StepKind, masks: NDArray[np.int64]) -> tuple[Prices, Prices]:
         """`price` for an array of axes, each as a number of which bit a stands for axis a."""

@@ -88,6 +88,7 @@ class ClassBounds:
     whole: the problem without storages; groups: of all strategies, with bounds of their own seconds
     dual: a price of memory and its bound; near: how far the bound may be from the best, relative
     first_price: where to begin if the dual's is 0, as long as nothing is known
+    solved: the problem at the dual's price, where that is known
     built: tables of some strategies, known ones
     """
 
@@ -100,6 +101,7 @@ class ClassBounds:
     dual: Dual
     near: float = np.inf
     first_price: float = 0.0
+    solved: Solved | None = None
     built: dict[bytes, Tables] = field(default_factory=dict)
 
     @property
@@ -119,13 +121,9 @@ class ClassBounds:
 
     @cached_property
     def _scores(self) -> list[Table]:
-        found = _solved(self.problem, self.dual.price)
+        found = self.solved or _solved(self.problem, self.dual.price)
         contexts = ReducedCosts(found.state, found.messages, nodes_only=True)
         return [contexts.through(n) for n in range(len(self.classes))]
-
-    def _found(self, price: float) -> Found:
-        found = _solved(self.problem, price)
-        return found.choice, found.short
 
     def kept(self, slack: float) -> list[NDArray[np.int64]]:
         """For each node table, the strategies that a choice below `ceiling(slack)` can have."""
@@ -150,7 +148,7 @@ class ClassBounds:
         """Bounds for another memory limit, at its best price or one whose bound is `enough`."""
         problem = replace(self.problem, memory_limit=limit_bytes)
         start = Dual(self.dual.price, -np.inf)
-        return replace(self, problem=problem, dual=start, near=np.inf).raised(enough)
+        return replace(self, problem=problem, dual=start, near=np.inf, solved=None).raised(enough)
 
     def in_more(self, micro_batches: int) -> ClassBounds:
         """Bounds of so many micro-batches, a multiple of these, to be `raised`.
@@ -172,7 +170,7 @@ class ClassBounds:
         )
         problem = _stored(whole, groups, self.classes)
         start = Dual(self.dual.price, -np.inf)
-        return replace(self, problem=problem, dual=start, near=np.inf)
+        return replace(self, problem=problem, dual=start, near=np.inf, solved=None)
 
     def raised(self, enough: float, near: float = CLOSE) -> ClassBounds:
         """Bounds at the best price of memory, or at one whose bound is `enough`.
@@ -181,12 +179,20 @@ class ClassBounds:
         """
         if self.bound >= enough or self.near <= near:
             return self
+        solved: dict[float, Solved] = {}
+
+        def solve_at(price: float) -> Found:
+            found = solved[price] = _solved(self.problem, price)
+            return found.choice, found.short
+
         found = best_price(
-            self.problem, self._found, self.free, start=self.dual.price or self.first_price, near=near,
+            self.problem, solve_at, self.free, start=self.dual.price or self.first_price, near=near,
             done=lambda _, bound: bound >= enough,
         )  # fmt: skip
-        dual = max(self.dual, found, key=lambda dual: dual.bound)
-        return replace(self, dual=dual, near=np.inf if enough <= dual.bound < np.inf else near)
+        near = np.inf if enough <= max(self.bound, found.bound) < np.inf else near
+        if found.bound <= self.bound:
+            return replace(self, near=near)
+        return replace(self, dual=found, near=near, solved=solved.get(found.price))
 
 
 def class_bounds(
@@ -208,8 +214,9 @@ def class_bounds(
     free = found.choice, found.short
     dual = Dual(0.0, score_bound(problem, free, 0.0))
     return ClassBounds(
-        builder, classes, whole, tuple(groups), problem, free, dual, first_price=price
-    )
+        builder, classes, whole, tuple(groups), problem, free, dual,
+        first_price=price, solved=found,
+    )  # fmt: skip
 
 
 def _solved(problem: Problem, price: float) -> Solved:
