@@ -221,8 +221,8 @@ class _Split:
 
     def some(self, rows: Ints) -> _Split:
         """For these strategies only."""
-        every = self.stored, self.rows, self.held, self.gather_s, self.reduce_s
-        return _Split(*(own[rows] for own in every))
+        floats = (own[rows] for own in (self.held, self.gather_s, self.reduce_s))
+        return _Split(self.stored[rows], self.rows[rows], *floats)
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, compress, count
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator
 
@@ -34,8 +34,28 @@ from .operator import Op, Tensor, Tensors
 SOURCE_KINDS = ("input", "param", "buffer")
 
 
+Result = TypeVar("Result")
+
+
+class Once:
+    """A base of frozen values, of which functions outside of their class keep what follows.
+
+    What they keep here is no part of them and is not compared.
+    """
+
+    def once(self, compute: Callable[[Any], Result]) -> Result:
+        """`compute(self)`, computed when it is first asked for."""
+        if compute not in self._known:
+            self._known[compute] = compute(self)
+        return self._known[compute]
+
+    @cached_property
+    def _known(self) -> dict[Callable[[Any], Any], Any]:
+        return {}
+
+
 @dataclass(frozen=True, kw_only=True)
-class Graph:
+class Graph(Once):
     """Operators in topological order, and the tensors by name.
 
     batch:    size of the batch that the shapes are for (dim 0 of the inputs); 0 if the model cannot

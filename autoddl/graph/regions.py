@@ -33,6 +33,10 @@ def repeated_blocks(graph: Graph) -> tuple[Block, ...]:
     Every block contains a matrix product. No block contains an opaque operator, which might keep
     state of its own.
     """
+    return graph.once(_repeated_blocks)
+
+
+def _repeated_blocks(graph: Graph) -> tuple[Block, ...]:
     ops = [op for op in graph.ops if op.kind not in _ENDS]
     numbers: dict[Hashable, int] = {}
     keys = [numbers.setdefault(key, len(numbers)) for key in _keys(graph, ops)]

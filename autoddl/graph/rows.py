@@ -126,6 +126,18 @@ def find_rows(graph: Graph, evaluates: bool = False) -> Rows:
 
     evaluates: as in evaluation, where BatchNorm takes its moving statistics
     """
+    return graph.once(_rows_evaluated if evaluates else _rows_trained)
+
+
+def _rows_trained(graph: Graph) -> Rows:
+    return _found(graph, False)
+
+
+def _rows_evaluated(graph: Graph) -> Rows:
+    return _found(graph, True)
+
+
+def _found(graph: Graph, evaluates: bool) -> Rows:
     walk = walked(graph, evaluates)
     norms = (op for op in walk.met.values() if is_training_norm(op) and not evaluates)
     meeting = next(norms, None) or walk.met.get(graph.loss)

@@ -39,13 +39,13 @@ from .._files import (
 from ..cluster.spec import Cluster, StoredCluster
 from ..graph.batch_norm import BatchNorm, batch_norm_of
 from ..graph.cut import CutGraph
-from ..graph.graph import Graph, StoredGraph
+from ..graph.graph import Graph, Once, StoredGraph
 from ..graph.hint_file import StoredHints
 from ..graph.hints import Hints
 from ..graph.regions import Blocks
 from . import checks
 from .schedule.orders import SCHEDULES, in_flight, num_strands
-from .stage import Once, PlannedBaseline, PlannedLayer, StageFile, StagePlan
+from .stage import PlannedBaseline, PlannedLayer, StageFile, StagePlan
 
 # Of all stages alike
 _ASKED = ("micro_batches", "seed", "optimizer", "comm_rule", "precision", "back_end", "ema")

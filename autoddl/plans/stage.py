@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from operator import attrgetter
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
@@ -33,12 +32,11 @@ from ..cluster.spec import Cluster
 from ..cluster.submesh import SubMesh
 from ..cost.exchange import Exchange, exchanges
 from ..graph.cut import CutGraph
-from ..graph.graph import Graph, Op
+from ..graph.graph import Graph, Once, Op
 from ..graph.placed import PlannedEdge, PlannedOp, StoredEdges
 from ..graph.regions import Blocks
 from ..sbp.mesh import Mesh
 
-Result = TypeVar("Result")
 _NAMES = ("name", "tensor")  # attributes that hold a name
 
 COPIES, SUMMANDS, BATCH = "copies", "summands", "batch"
@@ -192,23 +190,6 @@ class StagePrice:
 
     def memory_bytes(self, in_flight: int) -> float:
         return self.fixed_bytes + in_flight * self.stash_bytes + self.work_bytes
-
-
-class Once:
-    """A base of frozen values, of which functions outside of their class keep what follows.
-
-    What they keep here is no part of them and is not compared.
-    """
-
-    def once(self, compute: Callable[[Any], Result]) -> Result:
-        """`compute(self)`, computed when it is first asked for."""
-        if compute not in self._known:
-            self._known[compute] = compute(self)
-        return self._known[compute]
-
-    @cached_property
-    def _known(self) -> dict[Callable[[Any], Any], Any]:
-        return {}
 
 
 def _place(numbers: tuple[int, int, int, int]) -> SubMesh:

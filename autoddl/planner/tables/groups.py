@@ -295,18 +295,19 @@ class MicroBatches:
     def in_turns(self, in_flight: int) -> MicroBatches:
         """These micro-batches with so many in flight."""
         other = MicroBatches(self.whole, in_flight, self.demands)
-        other.__dict__.update(_known=self._known)
+        other.__dict__.update(_known=self._known, _graphs=self._graphs)
         return other
 
     def graph(self, parts: int) -> Graph:
         """One of `parts` micro-batches. ValueError if the batch cannot be cut so."""
-        return self.grouping(parts).graph
+        if parts not in self._graphs:
+            self._graphs[parts] = self.whole.with_batch(self.whole.batch // parts)
+        return self._graphs[parts]
 
     def grouping(self, parts: int) -> Grouping:
         """The groups of operators of one of `parts` micro-batches."""
         if parts not in self._known:
-            graph = self.whole.with_batch(self.whole.batch // parts)
-            self._known[parts] = self._known[1].at_batch(graph)
+            self._known[parts] = self._known[1].at_batch(self.graph(parts))
         return self._known[parts]
 
     def again(self, parts: int, blocks: Blocks) -> Recomputation:
@@ -319,6 +320,10 @@ class MicroBatches:
     def _again(self) -> dict[Blocks, Recomputation]:
         """Recomputation of the whole batch by the blocks that are run again."""
         return {}
+
+    @cached_property
+    def _graphs(self) -> dict[int, Graph]:
+        return {1: self.whole}
 
     @cached_property
     def _known(self) -> dict[int, Grouping]:
