@@ -33,6 +33,7 @@ from .commands.options import (
 from .commands.schema import schema
 from .commands.shipped import machines, models
 from .errors import Errors, plain
+from .outputs import check_apart
 
 if TYPE_CHECKING:
     from ..plans import Plan
@@ -82,6 +83,7 @@ def trace(model: str, output: str, batch: int | None) -> None:
     """
     from .at_work import at_work
 
+    check_apart({"MODEL": model}, output=output)
     with at_work(f"tracing {model}", first_s=0):
         graph = traced(model, batch)
     graph.save(output)
@@ -124,6 +126,7 @@ def plan(
     from .at_work import at_work
 
     chosen = PlanOptions(**options)
+    check_apart({"MODEL": model, "--cluster": cluster_file}, output=output)
     with at_work(f"planning {model} on {cluster_file}"):  # imports take a second, too
         from .. import api
         from ..plans.report import report
@@ -175,6 +178,7 @@ def explain(
     """
     from .at_work import at_work
 
+    check_apart({"PLAN": plan_file}, html=html, png=png, timeline=timeline, trace=trace)
     with at_work(f"reading {plan_file}"):  # imports take a second, too
         from ..plans import Plan
         from ..plans.report.contents import layer_report, report
@@ -291,6 +295,8 @@ def train_command(
     from .at_work import at_work
 
     chosen = PlanOptions(**options)
+    reads = {"MODEL": model, "--cluster": cluster_file, "--plan": plan_file}
+    check_apart(reads, profile=profile)
     with at_work(f"reading {cluster_file}"):  # imports take a second, too
         from .train import TrainJob, train
 

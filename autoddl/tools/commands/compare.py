@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...planner.options import PlanOptions
+from ..outputs import check_apart
 from .options import (
     BATCH,
     CLUSTER,
@@ -75,6 +76,7 @@ def compare(
     from ..at_work import at_work
 
     chosen = PlanOptions(**options)
+    check_apart({"MODEL": model, "--cluster": cluster_file}, plot=plot)
     with at_work(f"comparing plans of {model} on {cluster_file}"):  # imports take a second, too
         from .. import compare as comparing
         from ..report.compare import comparison_report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ..outputs import check_apart
 from .options import examples
 
 
@@ -21,6 +22,7 @@ def export(plan: str, output: str) -> None:
     from ...plans import Plan
     from ...plans.torch_styles import torch_styles
 
+    check_apart({"PLAN": plan}, output=output)
     text = torch_styles(Plan.load(plan))
     write_atomically(output, text.rstrip("\n"))
     click.echo(f"wrote {output}; call its parallelize(model) on every process")
