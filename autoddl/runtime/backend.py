@@ -222,10 +222,10 @@ class Collectives(Protocol):
         """[n] on each rank -> the sum [n]."""
         ...
 
-    def all_to_all(self, channel: Any, rows: Sequence[Tensor]) -> list[Tensor]:
-        """A flat tensor for each rank -> one from each.
+    def all_to_all(self, channel: Any, x: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Flat pieces of `sizes`, one for each rank -> the pieces from each.
 
-        What goes to a rank has as many elements as what comes from it.
+        What comes from a rank has as many elements as what goes to it.
         """
         ...
 

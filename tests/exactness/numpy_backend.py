@@ -211,13 +211,16 @@ class NumPy:
     def all_reduce(self, channel: Meeting, x: np.ndarray) -> np.ndarray:
         return channel.exchange(self.rank, x, partial(np.sum, axis=0))
 
-    def all_to_all(self, channel: Meeting, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def all_to_all(self, channel: Meeting, x: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
         mine = channel.ranks.index(self.rank)
-        got = channel.exchange(
-            self.rank, list(rows), lambda every: [np.copy(given[mine]) for given in every]
-        )
-        assert [x.shape for x in got] == [row.shape for row in rows]
-        return got
+        rows = np.split(x, np.cumsum(sizes)[:-1])
+
+        def joined(every: Sequence[list[np.ndarray]]) -> np.ndarray:
+            got = [given[mine] for given in every]
+            assert [len(part) for part in got] == list(sizes)
+            return np.concatenate(got)
+
+        return channel.exchange(self.rank, rows, joined)
 
     def broadcast(self, x: np.ndarray, source: int) -> np.ndarray:
         meeting = self.world.meeting(range(self.size))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -77,21 +78,15 @@ class Group:
         summed = self._run_one("all_reduce", self.backend.all_reduce, flat, flat.shape[0])
         return summed.reshape(x.shape)
 
-    def all_to_all(self, x: Tensor) -> Tensor:
-        """[size, n]: row j is for rank j -> [size, n]: row i is from rank i."""
-        rows = x.reshape(self.size, -1)
-        got = self.exchange([self.backend.narrow(rows, 0, n, 1) for n in range(self.size)])
-        return self.backend.cat([row.reshape(1, -1) for row in got], 0)
+    def all_to_all(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Flat pieces of `sizes`, one for each rank -> those from each, of the same sizes."""
+        swap = partial(self.backend.all_to_all, sizes=sizes)
+        return self._run_one("all_to_all", swap, x, x.shape[0])
 
-    def exchange(self, rows: Sequence[Tensor]) -> list[Tensor]:
-        """A tensor for each rank -> a flat one from each, of as many elements as the one for it."""
-        if self.size == 1:
-            return list(rows)
-        flat = [row.reshape(-1) for row in rows]
-        sizes = [x.shape[0] for x in flat]
-        return self._run(
-            "all_to_all", flat, sizes, lambda: self.backend.all_to_all(self.channel, flat)
-        )
+    def _swap(self, x: Tensor) -> Tensor:
+        """[size, n]: row j is for rank j -> [size, n]: row i is from rank i."""
+        row = x.shape[0] * x.shape[1] // self.size
+        return self.all_to_all(x.reshape(-1), [row] * self.size).reshape(x.shape)
 
     def make_equal(self, piece: Tensor, evening: Evening) -> Tensor:
         """Flat pieces of unequal size -> equal parts, the rest of some of them undefined."""
@@ -148,7 +143,7 @@ class Group:
         if missing:  # copies of the last element change no maximum
             last = self.backend.narrow(flat, 0, n - 1, 1)
             flat = self.backend.cat([flat, *[last] * missing], 0)
-        piece = self.backend.max_of_rows(self.all_to_all(flat.reshape(self.size, -1)))
+        piece = self.backend.max_of_rows(self._swap(flat.reshape(self.size, -1)))
         return self.backend.narrow(self.all_gather(piece), 0, 0, n).reshape(x.shape)
 
     def sum_before(self, x: Tensor, *, after: bool = False) -> Tensor:
@@ -161,12 +156,12 @@ class Group:
         missing = -n % self.size
         if missing:
             flat = self.backend.cat([flat, *[self.backend.narrow(flat, 0, 0, 1)] * missing], 0)
-        rows = self.all_to_all(flat.reshape(self.size, -1))
+        rows = self._swap(flat.reshape(self.size, -1))
         given = [self.backend.narrow(rows, 0, i, 1) for i in range(self.size)]
         sums = [given[0] * 0]
         for row in given[:0:-1] if after else given[:-1]:
             sums.append(sums[-1] + row)
-        pieces = self.all_to_all(self.backend.cat(sums[::-1] if after else sums, 0))
+        pieces = self._swap(self.backend.cat(sums[::-1] if after else sums, 0))
         return self.backend.narrow(pieces.reshape(-1), 0, 0, n).reshape(x.shape)
 
     def _run_one(

@@ -101,12 +101,13 @@ def _all_reduce(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
 def _all_gather(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
     group, dim = groups.along(step.axes), step.source.dim
     sizes = _sizes(shape, nd, group, groups, dim)
-    largest, backend = max(sizes), group.backend
+    backend = group.backend
 
     def run(x: Tensor) -> Tensor:
-        piece = _fill_up(backend, x, dim, largest)
-        pieces = group.all_gather(piece.reshape(-1)).reshape((group.size, *piece.shape))
-        return _drop_padding(backend, _join(backend, pieces, dim), dim, sizes)
+        pieces = _pieces(x.shape, dim, sizes)
+        room = max(map(math.prod, pieces))
+        flat = group.all_gather(_laid_out(backend, x, 0, [tuple(x.shape)], [room]))
+        return _joined(backend, flat, dim, pieces, [room] * group.size)
 
     return run
 
@@ -117,9 +118,10 @@ def _reduce_scatter(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> Loca
     backend = group.backend
 
     def run(x: Tensor) -> Tensor:
-        pieces = _cut(backend, _pad_pieces(backend, x, dim, sizes), dim, group.size)
-        piece = group.reduce_scatter(pieces.reshape(-1)).reshape(pieces.shape[1:])
-        return _head(backend, piece, dim, sizes[group.index])
+        pieces = _pieces(x.shape, dim, sizes)
+        rooms = [max(map(math.prod, pieces))] * group.size
+        piece = group.reduce_scatter(_laid_out(backend, x, dim, pieces, rooms))
+        return _beginning(backend, piece, pieces[group.index])
 
     return run
 
@@ -131,12 +133,12 @@ def _balanced_gather(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> Loc
     backend = group.backend
 
     def run(x: Tensor) -> Tensor:
-        front = _to_front(backend, x, dim)
-        rest = tuple(front.shape[1:])
+        rest = (*x.shape[:dim], *x.shape[dim + 1 :])
         evening = Evening(tuple(n * math.prod(rest) for n in sizes))
-        every = group.all_gather(group.make_equal(front.reshape(-1), evening))
+        every = group.all_gather(group.make_equal(_to_front(backend, x, dim).reshape(-1), evening))
         places = [place for n in range(group.size) for place in evening.places(n)]
         whole = backend.cat([backend.narrow(every, 0, *place) for place in places], 0)
+        del every
         return _from_front(backend, whole.reshape((sum(sizes), *rest)), dim)
 
     return run
@@ -149,24 +151,30 @@ def _balanced_scatter(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> Lo
     backend = group.backend
 
     def run(x: Tensor) -> Tensor:
-        front = _to_front(backend, x, dim)
-        rest, flat = tuple(front.shape[1:]), front.reshape(-1)
+        rest = (*x.shape[:dim], *x.shape[dim + 1 :])
         evening = Evening(tuple(n * math.prod(rest) for n in sizes))
-        order, at = [], 0
-        for place, size in (p for n in range(group.size) for p in evening.places(n)):
-            order.append((place, backend.narrow(flat, 0, at, size)))
-            at += size
-        parts, end = [], 0
-        for place, part in sorted(order, key=lambda item: item[0]):
-            parts += [backend.zeros((place - end,), dtype_of(x))] if place > end else []
-            parts.append(part)
-            end = place + int(part.shape[0])
-        missing = evening.part * group.size - end
-        parts += [backend.zeros((missing,), dtype_of(x))] if missing else []
-        piece = group.make_unequal(group.reduce_scatter(backend.cat(parts, 0)), evening)
+        flat = _in_parts(backend, _to_front(backend, x, dim).reshape(-1), evening)
+        piece = group.make_unequal(group.reduce_scatter(flat), evening)
+        del flat
         return _from_front(backend, piece.reshape((sizes[group.index], *rest)), dim)
 
     return run
+
+
+def _in_parts(backend: Backend, flat: Tensor, evening: Evening) -> Tensor:
+    """The pieces in `flat`, one after the other, as equal parts of all devices."""
+    order, at = [], 0
+    for place, size in (p for n in range(len(evening.sizes)) for p in evening.places(n)):
+        order.append((place, backend.narrow(flat, 0, at, size)))
+        at += size
+    parts, end = [], 0
+    for place, part in sorted(order, key=lambda item: item[0]):
+        parts += [backend.zeros((place - end,), dtype_of(flat))] if place > end else []
+        parts.append(part)
+        end = place + int(part.shape[0])
+    missing = evening.part * len(evening.sizes) - end
+    parts += [backend.zeros((missing,), dtype_of(flat))] if missing else []
+    return backend.cat(parts, 0)
 
 
 def _all_to_all(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
@@ -178,25 +186,14 @@ def _all_to_all(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
     backend = group.backend
 
     def run(x: Tensor) -> Tensor:
-        pieces = _cut(backend, x, cut, group.size)
-        got = group.all_to_all(pieces.reshape(group.size, -1)).reshape(pieces.shape)
-        return _join(backend, got, joined)
-
-    def run_uneven(x: Tensor) -> Tensor:
-        shape, starts = list(x.shape), itertools.accumulate(cut_sizes, initial=0)
-        pieces = [backend.narrow(x, cut, at, n) for at, n in zip(starts, cut_sizes, strict=False)]
-        shape[cut] = cut_sizes[group.index]
-        shapes = [(*shape[:joined], n, *shape[joined + 1 :]) for n in joined_sizes]
-        flat = [backend.contiguous(piece).reshape(-1) for piece in pieces]
+        given = _pieces(x.shape, cut, cut_sizes)
+        got = _pieces(given[group.index], joined, joined_sizes)
         # a pair's are of equal size where both dims are cut by the same shares
-        swapped = [max(int(p.shape[0]), math.prod(n)) for p, n in zip(flat, shapes, strict=True)]
-        got = group.exchange(
-            [_fill_up(backend, p, 0, n) for p, n in zip(flat, swapped, strict=True)]
-        )
-        parts = [_head(backend, p, 0, math.prod(n)) for p, n in zip(got, shapes, strict=True)]
-        return backend.cat([p.reshape(n) for p, n in zip(parts, shapes, strict=True)], joined)
+        rooms = [max(math.prod(a), math.prod(b)) for a, b in zip(given, got, strict=True)]
+        flat = group.all_to_all(_laid_out(backend, x, cut, given, rooms), rooms)
+        return _joined(backend, flat, joined, got, rooms)
 
-    return run_uneven if len({*cut_sizes}) > 1 or len({*joined_sizes}) > 1 else run
+    return run
 
 
 def _slice(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
@@ -250,61 +247,72 @@ def _from_front(backend: Backend, x: Tensor, dim: int) -> Tensor:
     return backend.contiguous(backend.permute(x, order)) if dim else x
 
 
-def _cut(backend: Backend, x: Tensor, dim: int, count: int) -> Tensor:
-    """`x` cut along `dim` into `count` equal pieces: [count, *piece]."""
-    shape = [*x.shape[:dim], count, x.shape[dim] // count, *x.shape[dim + 1 :]]
-    pieces = x.reshape(shape)
-    if dim == 0:
-        return pieces
-    others = (d for d in range(pieces.ndim) if d != dim)
-    return backend.contiguous(backend.permute(pieces, (dim, *others)))
+def _pieces(shape: Sequence[int], dim: int, sizes: Sequence[int]) -> list[Shape]:
+    """The shapes of the pieces of `sizes` along `dim`."""
+    return [(*shape[:dim], size, *shape[dim + 1 :]) for size in sizes]
 
 
-def _join(backend: Backend, pieces: Tensor, dim: int) -> Tensor:
-    """The inverse of `_cut`: pieces [count, *piece] one after the other along `dim`."""
-    if dim:
-        order = (*range(1, dim + 1), 0, *range(dim + 1, pieces.ndim))
-        pieces = backend.permute(pieces, order)
-    shape = list(pieces.shape)
-    shape[dim : dim + 2] = [shape[dim] * shape[dim + 1]]
-    return pieces.reshape(shape)
+def _laid_out(
+    backend: Backend, x: Tensor, dim: int, pieces: Sequence[Shape], rooms: Sequence[int]
+) -> Tensor:
+    """The pieces of `x` along `dim` one after the other in a flat tensor, each in its own room.
+
+    Pieces that lie so in `x` are no copy.
+    """
+    sizes = [math.prod(piece) for piece in pieces]
+    if sizes == list(rooms) and sum(sizes):
+        if dim == 0:
+            return x.reshape(-1)
+        if len({*pieces}) == 1:
+            cut = x.reshape((*x.shape[:dim], len(pieces), *pieces[0][dim:]))
+            others = (d for d in range(cut.ndim) if d != dim)
+            return backend.contiguous(backend.permute(cut, (dim, *others))).reshape(-1)
+    flat = backend.zeros((sum(rooms),), dtype_of(x))
+    start = at = 0
+    for piece, size, room in zip(pieces, sizes, rooms, strict=True):
+        if size:
+            part = backend.narrow(x, dim, start, piece[dim])
+            backend.write(backend.narrow(flat, 0, at, size).reshape(piece), part)
+        start, at = start + piece[dim], at + room
+    return flat
+
+
+def _joined(
+    backend: Backend, flat: Tensor, dim: int, pieces: Sequence[Shape], rooms: Sequence[int]
+) -> Tensor:
+    """The inverse of `_laid_out`."""
+    whole = (*pieces[0][:dim], sum(piece[dim] for piece in pieces), *pieces[0][dim + 1 :])
+    sizes = [math.prod(piece) for piece in pieces]
+    if not sum(sizes):
+        return backend.zeros(whole, dtype_of(flat))
+    if sizes == list(rooms):
+        if dim == 0:
+            return flat.reshape(whole)
+        if len({*pieces}) == 1:
+            order = (*range(1, dim + 1), 0, *range(dim + 1, len(whole) + 1))
+            stacked = backend.permute(flat.reshape((len(pieces), *pieces[0])), order)
+            return backend.contiguous(stacked).reshape(whole)  # OneFlow's reshape copies twice
+    starts = itertools.accumulate(rooms, initial=0)
+    parts = [
+        backend.narrow(flat, 0, at, size).reshape(piece)
+        for at, size, piece in zip(starts, sizes, pieces, strict=False)
+        if size
+    ]
+    return backend.cat(parts, dim)
+
+
+def _beginning(backend: Backend, flat: Tensor, piece: Shape) -> Tensor:
+    """The tensor at the beginning of a flat one, by itself if there is more behind it."""
+    size = math.prod(piece)
+    if size == flat.shape[0]:
+        return flat.reshape(piece)
+    part = backend.zeros(piece, dtype_of(flat))
+    if size:
+        backend.write(part, backend.narrow(flat, 0, 0, size).reshape(piece))
+    return part
 
 
 def _zeros(backend: Backend, x: Tensor, dim: int, size: int) -> Tensor:
     shape = list(x.shape)
     shape[dim] = size
     return backend.zeros(tuple(shape), dtype_of(x))
-
-
-def _fill_up(backend: Backend, x: Tensor, dim: int, size: int) -> Tensor:
-    """`x` with zeros behind it along `dim`, up to `size`."""
-    if x.shape[dim] == 0:
-        return _zeros(backend, x, dim, size)
-    missing = size - x.shape[dim]
-    return backend.cat([x, _zeros(backend, x, dim, missing)], dim) if missing else x
-
-
-def _head(backend: Backend, x: Tensor, dim: int, size: int) -> Tensor:
-    """The first `size` of dim `dim`."""
-    if x.shape[dim] == size:
-        return x
-    return backend.contiguous(backend.narrow(x, dim, 0, size))
-
-
-def _pad_pieces(backend: Backend, x: Tensor, dim: int, sizes: list[int]) -> Tensor:
-    """Cut dim `dim` into pieces of `sizes` and fill each up to the largest."""
-    largest = max(sizes)
-    if min(sizes) == largest:
-        return x
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    pieces = [backend.narrow(x, dim, at, n) for at, n in zip(starts, sizes, strict=True)]
-    return backend.cat([_fill_up(backend, piece, dim, largest) for piece in pieces], dim)
-
-
-def _drop_padding(backend: Backend, x: Tensor, dim: int, sizes: list[int]) -> Tensor:
-    """The inverse of `_pad_pieces`."""
-    largest = max(sizes)
-    if min(sizes) == largest:
-        return x
-    pieces = [backend.narrow(x, dim, i * largest, n) for i, n in enumerate(sizes) if n]
-    return backend.cat(pieces, dim)

@@ -15,6 +15,7 @@ instead (`exchange.py`), by an all-gather of the two, which sends both ways at o
 from __future__ import annotations
 
 import functools
+import itertools
 import resource
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -140,13 +141,15 @@ class OneFlow:
     def all_reduce(self, channel: Any, x: flow.Tensor) -> flow.Tensor:
         return _change(x, (x.shape[0],), channel, _PARTIAL, _BROADCAST)
 
-    def all_to_all(self, channel: Any, rows: Sequence[flow.Tensor]) -> list[flow.Tensor]:
-        size, width = len(rows), rows[0].shape[0]
-        if self.facts.device == "cpu" or any(row.shape[0] != width for row in rows):
-            return self._exchange([int(r) for r in channel.ranks], list(rows))
-        flat = flow.cat(list(rows)).reshape(1, -1)
-        got = _change(flat, (size, size * width), channel, _SPLIT_ROWS, _SPLIT_COLUMNS)
-        return list(got.reshape(size, width))
+    def all_to_all(self, channel: Any, x: flow.Tensor, sizes: Sequence[int]) -> flow.Tensor:
+        if self.facts.device == "cpu" or len({*sizes}) > 1:
+            starts = itertools.accumulate(sizes, initial=0)
+            rows = [x.narrow(0, at, n) for at, n in zip(starts, sizes, strict=False)]
+            return flow.cat(self._exchange([int(r) for r in channel.ranks], rows), 0)
+        size, count = len(sizes), x.shape[0]
+        return _change(
+            x.reshape(1, -1), (size, count), channel, _SPLIT_ROWS, _SPLIT_COLUMNS
+        ).reshape(-1)
 
     def _exchange(self, ranks: Sequence[int], rows: list[flow.Tensor]) -> list[flow.Tensor]:
         """An all-to-all in rounds; in each of them this rank and one other swap their rows."""

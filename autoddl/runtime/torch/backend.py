@@ -114,11 +114,8 @@ class Torch:
     def all_reduce(self, channel: Channel, x: torch.Tensor) -> torch.Tensor:
         return self._in_order(collectives.all_reduce, channel, x.detach())
 
-    def all_to_all(self, channel: Channel, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        sizes = [row.shape[0] for row in rows]
-        flat = torch.cat([row.detach() for row in rows])
-        got = self._in_order(collectives.all_to_all, channel, flat, sizes)
-        return list(got.split(sizes))
+    def all_to_all(self, channel: Channel, x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        return self._in_order(collectives.all_to_all, channel, x.detach(), list(sizes))
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
         local = x.detach().to(self.facts.device)
