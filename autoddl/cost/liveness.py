@@ -5,7 +5,8 @@
                 one of the backward pass
     gradients   of activations: until their producer's backward pass took them; of parameters: until
                 the update, and with micro-batches all the time
-    buffers     of redistributions: until their reader, forward or backward, has run
+    buffers     of redistributions: until their reader, forward or backward, has run; while one
+                travels, there are more (`moving`)
 
     in flight   (h - 1) x what a forward pass leaves for its backward pass, with h micro-batches in
                 flight in a stage of a pipeline; in turns on one mesh, what the others hold after
@@ -13,7 +14,7 @@
 
 `StepTape` writes down the step as autoddl's executor runs it: of each operator what the back end's
 rules say is kept until its backward pass, and gradients of parameters until the end of the step;
-views and slices are free. A parameter that is stored split is gathered before the step and kept; in
+views and slices of rows are free. What is stored split is gathered before the step and kept; in
 ZeRO's stage 3 it is gathered before each pass of its one reader, which is then the only one alive;
 with buckets one reader ahead, and of these the largest counts all the time. From stage 2 on its
 gradient is reduced as soon as it is there. Of a bucket the gradients are laid out as one tensor,
@@ -42,6 +43,7 @@ from ..sbp.signature import find_rule
 from .exchange import Exchange, exchanges
 from .memory_rules import MemoryRules, OperatorMemory
 from .model import OPTIMIZER_SLOTS
+from .moving import Travel
 from .step_tensors import Key, OpPullback, PlannedStep, StepTensors, view_strides
 from .tape import Moment, Peak, Tape
 
@@ -166,6 +168,9 @@ class StepTape(StepTensors):
             most = max(most, own + sum(held[number - 1] for number in others if number))
         return max(0, most - max(held, default=0))
 
+    def moving_bytes(self, travel: Travel) -> float:
+        return self.operators.moving_bytes(travel)
+
     # ---- forward
 
     @cached_property
@@ -245,7 +250,7 @@ class StepTape(StepTensors):
             name = self._receive_parameter(op, edge, again)
         else:
             what = f"input {index} of {op.name}"
-            name = self.travel(what, tensor, self.value(tensor), self._given(tensor), edge.forward)
+            name = self.travel(what, tensor, self.value(tensor), self.given(tensor), edge.forward)
         self.received[op.name, index] = name
         return name
 
@@ -254,17 +259,13 @@ class StepTape(StepTensors):
         tensor = op.inputs[edge.index]
         if again:
             return self.received[op.name, edge.index]
-        source = self._given(tensor)
+        source = self.given(tensor)
         name = self.name(f"always:{tensor}")
-        moves = any(kind != "slice" for kind, _, _ in self._route(source, edge.forward))
+        ways = self._route(source, edge.forward)
+        moves = not all(self.travel_of(tensor, tensor, way).is_view for way in ways)
         size = self.bytes_of(tensor, self.plan.ops[op.name].ins[edge.index])
         self.tape.keep("redistribution", size if moves else 0)
         return name
-
-    def _given(self, tensor: str) -> NdSbp:
-        """How its producer places a tensor."""
-        producer = self.plan.graph.producers[tensor]
-        return self.plan.ops[producer.name].outs[producer.outputs.index(tensor)]
 
     def _is_view(self, op: Op, names: Sequence[str]) -> bool:
         del names
@@ -414,10 +415,12 @@ class StepTape(StepTensors):
             size = bytes_at(m.given for m in members) if is_once else 0.0
             name = self.new(what, own, size, "gradients")
         for ways in zip(*(self._route(m.given, m.steps) for m in members), strict=True):
-            if ways[0][0] != "slice":
-                size = bytes_at(nd for *_, nd in ways)
-                moved = f"{ways[0][0]} of {what}"
-                name = self.new(moved, [name], size, "gradients", transfer="planned")
+            travel = self.travel_of(members[0].tensor, own[0], ways[0])
+            if len(members) > 1:
+                travel = travel.flat(*(bytes_at(way[end] for way in ways) for end in (1, 2)))
+            if not travel.is_view:
+                moved, workspace = f"{ways[0][0]} of {what}", self.moving_bytes(travel)
+                name = self.new(moved, [name], travel.after, "gradients", workspace, "", "planned")
         if is_once:
             self.tape.kept.add(name)
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from ..graph.placed import PlannedOp
 from ..sbp.signature import OpSpec
+from .moving import Travel
 from .step_tensors import OpPullback, PlannedStep
 from .tape import Peak
 
@@ -39,6 +40,10 @@ class OperatorMemory(Protocol):
 
     def workspace_bytes(self, op: OpSpec, ins: Sequence[float], copies: Sequence[float]) -> float:
         """Bytes that the forward pass needs only while it runs."""
+        ...
+
+    def moving_bytes(self, travel: Travel) -> float:
+        """Bytes that are there only while a tensor travels (`moving.workspace_while`)."""
         ...
 
     def pull_back(self, op: OpPullback) -> None:

@@ -21,11 +21,12 @@ from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
 from ..sbp.signature import OpSpec, View, find_rule
 from .exchange import Buckets
+from .moving import Device, Travel
 from .recompute import Recomputation
 from .tape import Tape, Transfer
 
 Key = tuple[str, int]
-Way = tuple[str, NdSbp, NdSbp]  # kind, placement before, placement after
+Way = tuple[str, NdSbp, NdSbp]  # of `Step.way`, placement before, placement after
 Strides = tuple[int, ...]
 
 
@@ -33,6 +34,7 @@ Strides = tuple[int, ...]
 class PlannedStep:
     """graph: of one micro-batch, with placements `ops` and, by reader and input, steps `edges`.
 
+    device: kind of the devices that it runs on
     again: which blocks are run again before their backward pass
     buckets: in which gradients travel beside the backward pass (`exchange`)
     ema: an average of the parameters is kept beside them
@@ -41,6 +43,7 @@ class PlannedStep:
 
     graph: Graph
     mesh: Mesh
+    device: Device
     micro_batches: int
     optimizer: str
     ops: Mapping[str, PlannedOp]
@@ -182,6 +185,11 @@ class StepTensors:
             known = self._parts[id(nd)] = nd, num_shards(nd, self.plan.mesh)
         return whole / known[1]
 
+    def given(self, tensor: str) -> NdSbp:
+        """How its producer places a tensor."""
+        producer = self.plan.graph.producers[tensor]
+        return self.plan.ops[producer.name].outs[producer.outputs.index(tensor)]
+
     @property
     def ahead_bytes(self) -> float:
         """Bytes of the largest parameter that is gathered while another one's reader runs.
@@ -233,13 +241,28 @@ class StepTensors:
             name = self.moved(f"{kind} of {what}", tensor, name, (kind, start, nd), transfer)
         return name
 
+    def travel_of(self, tensor: str, name: str, way: Way) -> Travel:
+        """One way of `tensor`, which is `name`."""
+        how, source, target = way
+        before, after = self.bytes_of(tensor, source), self.bytes_of(tensor, target)
+        shape, copied = self.plan.graph.tensors[tensor].spec.shape, 0.0
+        if name in self.strides:
+            copied = self.copied_bytes(name, tensor, source)
+        return Travel(
+            how, source, target, before, after, shape, self.plan.mesh, self.plan.device, copied
+        )
+
     def moved(self, what: str, tensor: str, name: str, way: Way, transfer: Transfer) -> str:
         """The name of `tensor`, which is `name`, after one way."""
-        kind, _, nd = way
-        if kind == "slice":
+        travel = self.travel_of(tensor, name, way)
+        if travel.is_view:
             return name
-        after = self.bytes_of(tensor, nd)
-        return self.new(what, [name], after, "redistribution", transfer=transfer)
+        workspace = self.moving_bytes(travel)
+        return self.new(what, [name], travel.after, "redistribution", workspace, "", transfer)
+
+    def moving_bytes(self, travel: Travel) -> float:
+        """Bytes that are there only while a tensor travels."""
+        raise NotImplementedError
 
     def _route(self, source: NdSbp, steps: Sequence[Step]) -> tuple[Way, ...]:
         key = source, tuple(steps)
@@ -253,7 +276,7 @@ class StepTensors:
         route: list[Way] = []
         for step in steps:
             after = step.apply(source)
-            route.append((step.kind, source, after))
+            route.append((step.way, source, after))
             source = after
         return tuple(route)
 

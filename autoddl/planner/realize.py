@@ -382,7 +382,8 @@ class Candidate:
         graph, model = tables.grouping.graph, tables.model
         mesh, optimizer, parts = model.cluster.mesh, model.optimizer, tables.micro_batches
         known = again, buckets, model.ema, self.turns
-        step = PlannedStep(graph, mesh, parts, optimizer, *self.placed, *known)
+        device = model.cluster.device.kind
+        step = PlannedStep(graph, mesh, device, parts, optimizer, *self.placed, *known)
         return max(
             required_bytes(
                 replace(step, mesh=view.mesh), model.memory_rules, limit_bytes * view.times

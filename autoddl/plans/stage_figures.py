@@ -114,8 +114,8 @@ class StageFigures:
     def _step_on(self, mesh: Mesh) -> PlannedStep:
         stage = self.stage
         return PlannedStep(
-            stage.graph, mesh, stage.micro_batches, stage.optimizer, stage.ops, stage.edges,
-            self.again, stage.buckets, stage.ema, stage.turns,
+            stage.graph, mesh, stage.cluster.device.kind, stage.micro_batches, stage.optimizer,
+            stage.ops, stage.edges, self.again, stage.buckets, stage.ema, stage.turns,
         )  # fmt: skip
 
     @cached_property

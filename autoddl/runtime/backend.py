@@ -237,7 +237,10 @@ class Collectives(Protocol):
         ...
 
     def send(self, x: Tensor, to: int, *, beside: bool = False) -> None:
-        """Send a flat tensor, of a dtype that messages carry; `beside` computation if asked to."""
+        """Send a flat tensor, of a dtype that messages carry; `beside` computation if asked to.
+
+        It must stay as it is until it has left (`wait`).
+        """
         ...
 
     def receive(

@@ -326,8 +326,9 @@ def test_a_bucket_takes_the_place_of_its_gradients_beside_what_comes_back(parts:
         stage = dataclasses.replace(found.stage, buckets=buckets)
         return stage_figures(stage).memory_course[-1].bytes
 
-    # after the last pass: the gradients, and what one of them becomes, or all of them
+    # after the last pass: the gradients, and what one of them becomes, or all of them, and a copy
+    # that the collective is given
     serial, bucketed = last_bytes(), last_bytes(tuple(range(count)))
-    assert bucketed - serial == 2 * (WEIGHT + BIAS) - WEIGHT
+    assert bucketed - serial == 2 * (2 * (WEIGHT + BIAS) - WEIGHT)
     # each by itself has come back by then, but for the last one, a weight
     assert last_bytes(*((n,) for n in reversed(range(count)))) == serial

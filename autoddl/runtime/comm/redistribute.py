@@ -153,9 +153,11 @@ def _balanced_scatter(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> Lo
     def run(x: Tensor) -> Tensor:
         rest = (*x.shape[:dim], *x.shape[dim + 1 :])
         evening = Evening(tuple(n * math.prod(rest) for n in sizes))
-        flat = _in_parts(backend, _to_front(backend, x, dim).reshape(-1), evening)
-        piece = group.make_unequal(group.reduce_scatter(flat), evening)
-        del flat
+        part = group.reduce_scatter(
+            _in_parts(backend, _to_front(backend, x, dim).reshape(-1), evening)
+        )
+        piece = group.make_unequal(part, evening)
+        del part
         return _from_front(backend, piece.reshape((sizes[group.index], *rest)), dim)
 
     return run

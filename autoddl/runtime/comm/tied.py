@@ -55,4 +55,5 @@ def _add_up(whole: Tensor, heads: Sequence[int], groups: Groups) -> Tensor:
         flat = flat + backend.receive(head, size, dtype)
     for head in others:
         backend.send(flat, head)
+    backend.wait()  # hooks and optimizers may change it in place
     return flat.reshape(whole.shape)

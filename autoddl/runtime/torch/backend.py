@@ -42,11 +42,9 @@ class Torch:
         self.kernels = Kernels(
             KERNELS, BY_INPUT, {("nll", 1): nll_weight}, _refuse_opaque, product_gradient
         )
-        self.thread: Beside | None = Beside(
-            functools.partial(torch.set_num_threads, 1)
-        )  # of that thread
-        self._watcher = Watcher()
-        self._sent: list[tuple[Any, torch.Tensor]] = []  # messages that may be on their way
+        one_thread = functools.partial(torch.set_num_threads, 1)  # of that thread
+        self.thread: Beside | None = Beside(one_thread)
+        self._leaving, self._watcher = Beside(one_thread), Watcher()
         collectives.join_job(self.rank, self.size, device)
 
     # ---- tensors
@@ -130,9 +128,8 @@ class Torch:
         return self.thread.in_order(functools.partial(collective, *given))
 
     def send(self, x: torch.Tensor, to: int, *, beside: bool = False) -> None:
-        self._sent = [(work, kept) for work, kept in self._sent if not work.is_completed()]
-        kept = x.detach().clone()  # the caller may change it before it has left
-        self._sent.append((dist.isend(kept, to), kept))
+        kept = x.detach().contiguous()
+        self._leaving.later(functools.partial(collectives.hold, dist.isend(kept, to), kept))
 
     def receive(
         self,
@@ -153,9 +150,7 @@ class Torch:
 
     def wait(self, x: torch.Tensor | None = None) -> None:
         if x is None:  # what a collective or a message has brought is there at once
-            for work, _ in self._sent:
-                work.wait()
-            self._sent = []
+            self._leaving.wait()
             if self.thread is not None:
                 self.thread.wait()
         if self.facts.device == "cuda":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,9 +73,15 @@ def all_to_all(channel: Channel, x: Tensor, sizes: list[int] | None = None) -> T
 
 
 def reduce_scatter(channel: Channel, x: Tensor) -> Tensor:
-    rows = x.reshape(channel.size, -1)
     if dist.get_backend(channel.group) == "gloo":
-        return all_to_all(channel, rows).sum(0)
-    piece = x.new_empty(rows.shape[1])
+        return all_to_all(channel, x.reshape(channel.size, -1)).sum(0)
+    piece = x.new_empty(x.shape[0] // channel.size)
     _REDUCE_SCATTER(piece, x.contiguous(), group=channel.group)
     return piece
+
+
+def hold(work: Any, sent: Tensor) -> None:
+    """Hold a tensor until it has left, which gloo tells only to who waits for it."""
+    while sent.is_cuda and not work.is_completed():  # a wait would hold up computation
+        time.sleep(1e-3)
+    work.wait()

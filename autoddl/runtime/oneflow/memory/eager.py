@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....cost.memory import beside_bytes
+from ....cost.moving import Exchanged, Travel, workspace_while
 from ....cost.step_tensors import OpPullback, view_of
 from ....graph.placed import PlannedOp
 from ....sbp.signature import OpSpec, is_matmul
@@ -75,6 +76,22 @@ def workspace_bytes(op: OpSpec, ins: Sequence[float], copies: Sequence[float]) -
     if any(copies) and _forgets_copies(op):
         found += sum(copies)
     return found + (ins[0] if op.kind == "dropout" else 0.0)
+
+
+def moving_bytes(travel: Travel) -> float:
+    """Bytes that are there only while a tensor travels.
+
+    What a collective is given is copied into the local part of a global tensor. On the CPU there is
+    one more piece, of what has just come round the ring; an all-to-all gathers two pieces with each
+    other device in turn, and all of these are there when it ends.
+    """
+
+    def own_bytes(exchanged: Exchanged) -> float:
+        if travel.device == "cpu" and exchanged.name == "all_to_all":
+            return 2 * (exchanged.given - exchanged.own)
+        return exchanged.given + (exchanged.own if travel.device == "cpu" else 0.0)
+
+    return workspace_while(travel, own_bytes)
 
 
 def _is_stretched_last(op: OpSpec) -> bool:

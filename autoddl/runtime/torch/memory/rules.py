@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from ....cost.memory import beside_bytes
+from ....cost.moving import Travel, workspace_while
 from ....cost.step_tensors import OpPullback, PlannedStep, view_of
-from ....cost.tape import Peak
 from ....graph.placed import PlannedOp
 from ....sbp.signature import OpSpec, find_rule, is_matmul
 
@@ -48,8 +49,7 @@ _SAVES: dict[str, str] = {
     }.items()
     for kind in kinds.split()
 }
-# bytes kept beside inputs and outputs, and bytes between the steps of the backward formula, for
-# each byte of the first input
+# of the first input's bytes: kept beside inputs and outputs; between steps of a backward formula
 _BESIDE = {
     "quick_gelu": 1.0, "softsign": 1.0, "log_sigmoid": 1.0, "softmax_cross_entropy": 1.0,
     "reciprocal_no_nan": 1.25, "l2_normalize": 0.33, "rms_norm": 1.0, "var": 0.0,
@@ -83,6 +83,12 @@ def workspace_bytes(op: OpSpec, ins: Sequence[float], copies: Sequence[float]) -
     return sum(copies) if op.kind in _COPYING else 0.0
 
 
+def moving_bytes(travel: Travel) -> float:
+    """gloo gathers into a tensor of its own; its reduce-scatter is an exchange, then a sum."""
+    own = {"all_gather": "got", "reduce_scatter": "given"} if travel.device == "cpu" else {}
+    return workspace_while(travel, lambda x: getattr(x, own[x.name]) if x.name in own else 0.0)
+
+
 def pull_back(op: OpPullback) -> None:
     """Append the backward pass to the step's tape."""
     if view_of(op.spec) in ("same", "reshape", "transpose"):
@@ -114,10 +120,9 @@ def saved_by(kind: str) -> str:
 def _saved(op: OpPullback) -> list[str]:
     """The tensors that autograd has kept."""
     inputs, outputs = range(op.num_inputs), range(op.num_outputs)
-    saves = saved_by(op.kind)
-    if saves == "all":
+    names = saved_by(op.kind).split()
+    if names == ["all"]:
         return [*map(op.x, inputs), *map(op.y, outputs)]
-    names = saves.split()
 
     def is_kept(index: int) -> bool:
         """`other` is read for the gradient of the other input, if that is wanted."""
@@ -133,9 +138,8 @@ def compiles(plan: PlannedStep) -> bool:
     return False
 
 
-def compiled_peak(plan: PlannedStep) -> Peak:
+def compiled_peak(plan: PlannedStep) -> NoReturn:
     raise AssertionError("no plan of torch is compiled")
 
 
-def compiled_bytes(plan: PlannedStep) -> int:
-    raise AssertionError("no plan of torch is compiled")
+compiled_bytes = compiled_peak

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from .....cost.memory import beside_bytes
+from .....cost.moving import Travel
 from .....cost.step_tensors import OpPullback as Pullback
 from .....graph.placed import PlannedOp
 from .....sbp.signature import OpSpec, find_rule
 from ..eager import REDUCTIONS
+from .collectives import collective_workspace
 
 Rule = Callable[[Pullback], None]
 RULES: dict[str, Rule] = {}
@@ -57,6 +59,12 @@ def workspace_bytes(op: OpSpec, ins: Sequence[float], copies: Sequence[float]) -
     """Bytes that the forward pass needs only while it runs."""
     del copies
     return ins[0] if op.kind in REDUCTIONS else 0.0
+
+
+def moving_bytes(travel: Travel) -> float:
+    """Bytes that are there only while a tensor travels."""
+    placed = travel.source, travel.target
+    return collective_workspace(*placed, travel.before, travel.after, travel.mesh)
 
 
 def pull_back(op: Pullback) -> None:

@@ -27,7 +27,6 @@ from . import backward
 from .chains import ChainRule, compiled_peak, holds_anything
 from .collectives import (
     MOST_AXES,
-    collective_workspace,
     compiled_route,
     goes_through_host,
     merged_axes,
@@ -81,8 +80,8 @@ class CompiledTape(StepTape):
 
     def moved(self, what: str, tensor: str, name: str, way: Way, transfer: Transfer) -> str:
         kind, start, nd = way
-        before, after = self.bytes_of(tensor, start), self.bytes_of(tensor, nd)
-        workspace = collective_workspace(start, nd, before, after, self.plan.mesh)
+        travel = self.travel_of(tensor, name, way)
+        after, workspace = travel.after, self.moving_bytes(travel)
         if self._leaves_chain(start, nd):
             # into a buffer of its own; what it leaves behind is not reused
             through_host = goes_through_host(start, nd)
@@ -116,7 +115,7 @@ class CompiledTape(StepTape):
             return self.received[op.name, edge.index]
         tensor = op.inputs[edge.index]
         what = f"input {edge.index} of {op.name}"
-        return self.travel(what, tensor, self.value(tensor), self._given(tensor), edge.forward)
+        return self.travel(what, tensor, self.value(tensor), self.given(tensor), edge.forward)
 
     def _is_view(self, op: Op, names: Sequence[str]) -> bool:
         # what comes from outside the compiled order is copied when it is first looked at
