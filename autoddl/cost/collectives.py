@@ -17,12 +17,25 @@ pieces together. Where the machine file has a line of their own for groups of th
 (`cluster.link.GroupLine`), that is the price. Messages and bytes are those of the cluster's table
 of collectives (`sbp.collectives`), from which `CommModel.price` computes both rules; where the
 table has several algorithms of one collective, each has its price.
+
+**What a device holds meanwhile**, beside the tensor before and after (`workspace_while`). A step of
+a redistribution (`runtime.comm.redistribute`) lays the pieces of a tensor one after the other into
+a flat one, each in a room of its own, gives that to a collective, and joins the flat pieces that
+come:
+
+    workspace = max( laid out + what comes + the collective's own,  what comes + joined ) - after
+
+Laying out is free where pieces lie so in the tensor already, those of its first dim, and joining
+where what comes is the result. Pieces of unequal size (`mesh.Axis.shares`) have rooms as large as
+the largest, and are a copy on both sides, but for an all-to-all, whose pairs swap equal ones. What
+a collective holds of its own is the back end's (`memory_rules`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -33,9 +46,9 @@ from ..cluster.link import GroupLine, Link
 from ..cluster.spec import Cluster
 from ..sbp.collectives import COLLECTIVES, Collectives, Step, StepKind, path_bytes
 from ..sbp.edges import mask_axes
-from ..sbp.layout import TensorSpec
+from ..sbp.layout import Shape, TensorSpec
 from ..sbp.mesh import Mesh
-from ..sbp.placement import NdSbp
+from ..sbp.placement import NdSbp, Placement, S
 from ..sbp.work import Work
 
 Prices = NDArray[np.float64]
@@ -180,3 +193,166 @@ class CommModel:
             inside = work.device * self._intra.beta_s_per_byte if gpus > 1 else 0.0
             beta = max(work.nic * link.beta_s_per_byte, inside)
         return latency, beta + work.shuffled * self._shuffle_s_per_byte
+
+
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """A collective: bytes of the flat tensors that a device gives and gets, of its own piece.
+
+    name: of `sbp.collectives`, without an algorithm
+    """
+
+    name: str
+    given: float
+    got: float
+    own: float
+
+
+# bytes that a collective holds beside what it is given and what it gives
+OwnBytes = Callable[[Exchanged], float]
+
+
+@dataclass(frozen=True)
+class Travel:
+    """One step of a tensor of `shape` from `source` to `target`, of which it is a `way`.
+
+    before, after: local bytes
+    copied: bytes that it takes to make the tensor contiguous
+    """
+
+    way: str
+    source: NdSbp
+    target: NdSbp
+    before: float
+    after: float
+    shape: Shape
+    mesh: Mesh
+    device: Device
+    copied: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Of the collective."""
+        return self.way.partition("[")[0]
+
+    @cached_property
+    def axes(self) -> tuple[int, ...]:
+        pairs = zip(self.source, self.target, strict=True)
+        return tuple(axis for axis, (before, after) in enumerate(pairs) if before != after)
+
+    @cached_property
+    def share(self) -> float:
+        """Of what the group has together, this device's."""
+        return 1 / math.prod(self.mesh.parts[axis] for axis in self.axes)
+
+    @cached_property
+    def room(self) -> float:
+        """Of what the group has together, the largest piece."""
+        return 1 / math.prod(self.mesh.axes[axis].parts for axis in self.axes)
+
+    @property
+    def devices(self) -> int:
+        return self.mesh.extent(self.axes)
+
+    @cached_property
+    def is_uneven(self) -> bool:
+        return any(self.mesh.axes[axis].shares for axis in self.axes)
+
+    def lies_first(self, nd: NdSbp) -> bool:
+        """Whether pieces along the dim that `nd` splits lie one after the other in memory."""
+        label: Placement = nd[self.axes[0]]
+        return math.prod(self.shape[: label.dim]) == 1
+
+    @property
+    def is_view(self) -> bool:
+        """Whether what comes out is a part of what was there: rows of a slice."""
+        return self.name == "slice" and not self.copied and self.lies_first(self.target)
+
+    def flat(self, before: float, after: float) -> Travel:
+        """The same of several tensors of so many bytes, laid out one after the other."""
+        source, target = (
+            NdSbp(tuple(S(0) if label.is_split else label for label in nd))
+            for nd in (self.source, self.target)
+        )
+        return replace(self, source=source, target=target, before=before, after=after, copied=0.0)
+
+    def exchanged(self, given: float, got: float, own: float) -> Exchanged:
+        return Exchanged(self.name, given, got, own)
+
+
+def workspace_while(travel: Travel, own_bytes: OwnBytes) -> float:
+    """Bytes that are there only while the tensor travels."""
+    if travel.name == "slice":
+        return 0.0
+    moments = _MOMENTS.get(travel.way) or _MOMENTS[travel.name]
+    return max(moments(travel, own_bytes), default=travel.after) - travel.after
+
+
+def _all_gather(travel: Travel, own_bytes: OwnBytes) -> Iterator[float]:
+    room = travel.after * travel.room
+    flat = travel.devices * room
+    filled = room if travel.share < travel.room or travel.copied else 0.0
+    yield filled + flat + own_bytes(travel.exchanged(room, flat, room))
+    if travel.is_uneven or not travel.lies_first(travel.source):
+        yield flat + travel.after
+
+
+def _reduce_scatter(travel: Travel, own_bytes: OwnBytes) -> Iterator[float]:
+    room = travel.before * travel.room
+    flat = travel.devices * room
+    is_copy = travel.is_uneven or travel.copied or not travel.lies_first(travel.target)
+    laid_out = flat if is_copy else 0.0
+    yield laid_out + room + own_bytes(travel.exchanged(flat, room, room))
+    if travel.share < travel.room:
+        yield room + travel.after
+
+
+def _all_reduce(travel: Travel, own_bytes: OwnBytes) -> Iterator[float]:
+    piece = travel.before / travel.devices
+    exchanged = travel.exchanged(travel.before, travel.after, piece)
+    yield travel.copied + travel.after + own_bytes(exchanged)
+
+
+def _all_to_all(travel: Travel, own_bytes: OwnBytes) -> Iterator[float]:
+    whole = travel.before
+    is_copy = travel.copied or not travel.lies_first(travel.target)
+    laid_out = whole if is_copy else 0.0
+    yield laid_out + whole + own_bytes(travel.exchanged(whole, whole, travel.share * whole))
+    if not travel.lies_first(travel.source):
+        yield whole + travel.after
+
+
+def _to_partial(travel: Travel, own_bytes: OwnBytes) -> Iterator[float]:
+    """Zeros around a piece of what was split."""
+    yield travel.after + max(travel.after - travel.before, 0.0)
+
+
+def _balanced_gather(travel: Travel, own_bytes: OwnBytes) -> Iterator[float]:
+    """Pieces are made equal, gathered, and put in order."""
+    part = travel.after / travel.devices
+    front = travel.before if travel.copied or not travel.lies_first(travel.source) else 0.0
+    evened = front if travel.before >= part else part  # the beginning of the piece, or of others
+    yield evened + travel.after + own_bytes(travel.exchanged(part, travel.after, part))
+    yield 2 * travel.after
+
+
+def _balanced_scatter(travel: Travel, own_bytes: OwnBytes) -> Iterator[float]:
+    """Pieces are put into equal parts, reduced, and made unequal."""
+    part = travel.before / travel.devices
+    front = travel.before if travel.copied or not travel.lies_first(travel.target) else 0.0
+    yield front + travel.before
+    yield travel.before + part + own_bytes(travel.exchanged(travel.before, part, part))
+
+
+_MOMENTS: dict[str, Callable[[Travel, OwnBytes], Iterator[float]]] = {
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_reduce": _all_reduce,
+    "all_to_all": _all_to_all,
+    "to_partial": _to_partial,
+    "all_gather[balanced]": _balanced_gather,
+    "reduce_scatter[balanced]": _balanced_scatter,
+}

@@ -6,7 +6,7 @@
     gradients   of activations: until their producer's backward pass took them; of parameters: until
                 the update, and with micro-batches all the time
     buffers     of redistributions: until their reader, forward or backward, has run; while one
-                travels, there are more (`moving`)
+                travels, there are more (`collectives`)
 
     in flight   (h - 1) x what a forward pass leaves for its backward pass, with h micro-batches in
                 flight in a stage of a pipeline; in turns on one mesh, what the others hold after
@@ -40,10 +40,10 @@ from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
 from ..sbp.signature import find_rule
+from .collectives import Travel
 from .exchange import Exchange, exchanges
 from .memory_rules import MemoryRules, OperatorMemory
 from .model import OPTIMIZER_SLOTS
-from .moving import Travel
 from .step_tensors import Key, OpPullback, PlannedStep, StepTensors, view_strides
 from .tape import Moment, Peak, Tape
 

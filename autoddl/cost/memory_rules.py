@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from ..graph.placed import PlannedOp
 from ..sbp.signature import OpSpec
-from .moving import Travel
+from .collectives import Travel
 from .step_tensors import OpPullback, PlannedStep
 from .tape import Peak
 
@@ -43,7 +43,7 @@ class OperatorMemory(Protocol):
         ...
 
     def moving_bytes(self, travel: Travel) -> float:
-        """Bytes that are there only while a tensor travels (`moving.workspace_while`)."""
+        """Bytes that are there only while a tensor travels (`collectives.workspace_while`)."""
         ...
 
     def pull_back(self, op: OpPullback) -> None:

@@ -20,8 +20,8 @@ from ..sbp.layout import num_shards
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
 from ..sbp.signature import OpSpec, View, find_rule
+from .collectives import Device, Travel
 from .exchange import Buckets
-from .moving import Device, Travel
 from .recompute import Recomputation
 from .tape import Tape, Transfer
 

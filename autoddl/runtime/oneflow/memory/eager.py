@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....cost.collectives import Exchanged, Travel, workspace_while
 from ....cost.memory import beside_bytes
-from ....cost.moving import Exchanged, Travel, workspace_while
 from ....cost.step_tensors import OpPullback, view_of
 from ....graph.placed import PlannedOp
 from ....sbp.signature import OpSpec, is_matmul

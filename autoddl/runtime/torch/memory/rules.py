@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from ....cost.collectives import Travel, workspace_while
 from ....cost.memory import beside_bytes
-from ....cost.moving import Travel, workspace_while
 from ....cost.step_tensors import OpPullback, PlannedStep, view_of
 from ....graph.placed import PlannedOp
 from ....sbp.signature import OpSpec, find_rule, is_matmul

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from .....cost.collectives import Travel
 from .....cost.memory import beside_bytes
-from .....cost.moving import Travel
 from .....cost.step_tensors import OpPullback as Pullback
 from .....graph.placed import PlannedOp
 from .....sbp.signature import OpSpec, find_rule
