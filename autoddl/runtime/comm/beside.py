@@ -42,15 +42,24 @@ class Beside:
     def later(self, run: Callable[[], T]) -> Callable[[], T]:
         """Run it after all before it; gives what waits for its result, or raises its error."""
         self._last = found = self._pool.submit(run)
-        return found.result
+
+        def result() -> T:
+            value = found.result()
+            if self._last is found:  # it would be held until the next one
+                self._last = None
+            return value
+
+        return result
 
     def in_order(self, run: Callable[[], T]) -> T:
         """The result of what communicates, after all that was asked for before."""
-        if threading.get_ident() == self._thread or self._last is None or self._last.done():
+        last = self._last
+        if threading.get_ident() == self._thread or last is None or last.done():
             return run()
         return self.later(run)()
 
     def wait(self) -> None:
         """Until all is done that was asked for; in the thread itself all before is."""
-        if self._last is not None and threading.get_ident() != self._thread:
-            self._last.result()
+        last = self._last
+        if last is not None and threading.get_ident() != self._thread:
+            last.result()
