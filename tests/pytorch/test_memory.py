@@ -20,6 +20,7 @@ from autoddl.sbp.signature import find_rule
 from tests.back_ends import back_end
 from tests.pytorch.live import Live
 from tests.pytorch.models import Gpt, Llama, Residual, next_word
+from tests.ranks import ROOT
 from tests.sbp.operators import CASES
 
 FEW_BYTES = 256  # statistics by rows, numbers, and the leaf that begins every history
@@ -102,6 +103,11 @@ def test_what_autograd_keeps_of_an_operator_is_what_its_rule_says(case):
     is_kept = sum(ins[n] for n in real[0]) + sum(outs[n] for n in real[1]) + beside
     assert is_kept <= said + FEW_BYTES, (real, beside, names)
     assert said <= is_kept + FEW_BYTES, (real, beside, names)
+
+
+def test_a_step_of_a_redistribution_holds_what_is_counted(launch):
+    """Of each kind of step, even and uneven, on four processes."""
+    assert launch(ROOT / "tests/runtime/workers/moved.py", 4).count("checked") == 4
 
 
 def mlp():

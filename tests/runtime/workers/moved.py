@@ -1,12 +1,8 @@
-"""Resident bytes of steps that travel, on four processes of which the first two hold most.
-
-Prints one JSON line per step and rank: bytes at the peak beside the tensor before, measured and
-counted.
-"""
+"""Holds the resident bytes of steps that travel to what is counted for them, on four processes."""
 
 import contextlib
 import ctypes
-import json
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -21,24 +17,23 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
 from tests.framework import NAME, flow, new_backend
 
-SPEC = TensorSpec((64, 512, 256))  # 34 MB: OneFlow gives tensors of less than 10 MB shared blocks
+# OneFlow gives tensors of less than 10 MB blocks of 20 MB to share: those of the first two ranks,
+# which hold most, are larger. gloo's all-reduce takes 2 MB
+SPEC = TensorSpec((112 if NAME == "oneflow" else 32, 512, 256))
+RANKS, OFF_BYTES = 2 if NAME == "oneflow" else 4, 3e6
+TIMES = 2  # of which the least counts: a framework's threads may let go of memory late
 SHARES = (3, 1)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 STEPS = [
-    ("all_gather[1] S0->B", "(B, S0)"),
     ("all_gather[1] S1->B", "(B, S1)"),
     ("all_gather[0] S0->B", "(S0, B)"),
-    ("all_gather[0,1] S1->B", "(S1, S1)"),
     ("all_gather[balanced][0] S1->B", "(S1, B)"),
-    ("reduce_scatter[1] P->S0", "(B, P)"),
     ("reduce_scatter[1] P->S1", "(B, P)"),
     ("reduce_scatter[0] P->S0", "(P, B)"),
     ("reduce_scatter[balanced][0] P->S1", "(P, B)"),
     ("all_reduce[0,1] P->B", "(P, P)"),
-    ("all_to_all[1] S1->S0", "(B, S1)"),
     ("all_to_all[1] S1->S2", "(B, S1)"),
     ("all_to_all[0] S0->S1", "(S0, B)"),
-    ("slice[1] B->S0", "(B, B)"),
     ("slice[0] B->S1", "(B, B)"),
 ]
 
@@ -72,7 +67,7 @@ def giving_back(backend):
     malloc, default = ctypes.CDLL(None), 128 * 1024
     patched = [(backend, name) for name in ("cat", "contiguous", "permute", "write", "zeros")]
     if NAME == "oneflow":
-        patched += [(flow.Tensor, name) for name in ("to_global", "copy_")]
+        patched += [(flow.Tensor, "to_global"), (flow.Tensor, "copy_"), (flow, "cat")]
     with contextlib.ExitStack() as stack:
         for owner, name in patched:
             function = wrapped(getattr(owner, name))
@@ -81,6 +76,21 @@ def giving_back(backend):
             malloc.mallopt(option, 1 << 16)
             stack.callback(malloc.mallopt, option, default)
         yield
+
+
+def peak_of(run, groups) -> int:
+    """Resident bytes at the peak of a call, beside those before it."""
+    groups.backend.wait()
+    groups.world.all_reduce(flow.zeros(1)).numpy()
+    time.sleep(0.02)
+    settle()
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
+    moved = run()
+    groups.backend.wait()
+    found = resident("VmHWM") - before
+    del moved
+    return found
 
 
 def main() -> None:
@@ -99,22 +109,15 @@ def measure(backend) -> None:
         x = flow.ones(*local_shape(SPEC.shape, nd, mesh, rank()))
         run = prepare([step], SPEC.shape, nd, groups)
         run(x)  # what a first collective leaves behind is none of the step's
-        backend.wait()
-        groups.world.all_reduce(flow.zeros(1)).numpy()
-        settle()
-        before = resident("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
-        y = run(x)
-        backend.wait()
-        measured = resident("VmHWM") - before
+        measured = min(peak_of(lambda run=run, x=x: run(x), groups) for _ in range(TIMES))
         sizes = even_bytes(SPEC, nd, own), even_bytes(SPEC, after, own)
         travel = Travel(step.way, nd, after, *sizes, SPEC.shape, own, "cpu")
         counted = 0.0
         if not travel.is_view:
             counted = sizes[1] + rules_of(NAME).operators.moving_bytes(travel)
-        del x, y
-        row = {"step": text, "rank": rank(), "measured": measured, "counted": counted}
-        print(json.dumps(row), flush=True)
+        told = f"{text} on rank {rank()}: {measured} bytes, counted {counted:.0f}"
+        assert rank() >= RANKS or abs(measured - counted) < 0.03 * counted + OFF_BYTES, told
+    print("checked", flush=True)
 
 
 main()
