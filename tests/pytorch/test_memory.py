@@ -50,8 +50,8 @@ def nbytes(x):
     return x.untyped_storage().nbytes()
 
 
-def kept(case):
-    """Indices of inputs and of outputs that a record keeps, and bytes beside them."""
+def recorded(case):
+    """An operator's record, inputs, outputs, what is alive, whose gradients are wanted, its plan."""
     op, mesh, backend = case.op, Mesh(1, 1), back_end("torch")
     arrays = case.inputs(np.random.default_rng(0))
     wanted = [array.dtype.kind == "f" for array in arrays]
@@ -68,9 +68,15 @@ def kept(case):
     live = Live()
     with live:
         record, outputs = run_kernel(backend, KERNELS[op.kind], context, attrs, inputs, wanted)
+    live.see((inputs, outputs))
+    return record, inputs, outputs, live, wanted, planned
+
+
+def kept(case):
+    """Indices of inputs and of outputs that a record keeps, and bytes beside them."""
+    record, inputs, outputs, live, wanted, planned = recorded(case)
     if record is None:
         return None
-    live.see((inputs, outputs))
     sizes = [[nbytes(x) for x in tensors] for tensors in (inputs, outputs)]
     refs = [[StorageWeakRef(x.untyped_storage()) for x in ts] for ts in (inputs, outputs)]
     slopes = [torch.ones_like(y) if y.is_floating_point() else None for y in outputs]
@@ -103,6 +109,48 @@ def test_what_autograd_keeps_of_an_operator_is_what_its_rule_says(case):
     is_kept = sum(ins[n] for n in real[0]) + sum(outs[n] for n in real[1]) + beside
     assert is_kept <= said + FEW_BYTES, (real, beside, names)
     assert said <= is_kept + FEW_BYTES, (real, beside, names)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in COUNTED if case.op.kind in rules._BETWEEN], ids=lambda case: case.id
+)
+def test_what_lies_between_the_steps_of_a_backward_formula(case):
+    """Bytes beside what the record keeps, the gradient that comes and those that are made."""
+    record, inputs, outputs, live, *_ = recorded(case)
+    slopes = [torch.ones_like(y) for y in outputs]
+    del inputs, outputs
+    live.see(slopes)
+    before, live.peak = live.held(), 0
+    with live:
+        given = product(record, slopes)
+    made = sum(nbytes(x) for x in given if x is not None)
+    said = rules._BETWEEN[case.op.kind] * case.op.inputs[0].bytes
+    # of a variance it depends on how much is summed up
+    assert abs(live.peak - before - made - said) <= FEW_BYTES, live.moment
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        for case in COUNTED
+        if case.op.kind in (*rules._HANDED_ON, *rules._PARTED) and case.op.outputs[0].is_float
+    ],
+    ids=lambda case: case.id,
+)
+def test_gradients_that_are_handed_on_take_no_memory(case):
+    """But for a stretched input's, which is a sum, and a mean's, as large as what it is of."""
+    record, inputs, outputs, *_ = recorded(case)
+    sizes = [nbytes(x) for x in inputs]
+    (slope,) = slopes = [torch.ones_like(y) for y in outputs]
+    of_one = nbytes(slope)
+    del inputs, outputs
+    for size, gradient in zip(sizes, product(record, slopes), strict=True):
+        if size < of_one and case.op.kind not in rules._PARTED:
+            continue
+        assert gradient is not None
+        is_handed_on = gradient.untyped_storage()._cdata == slope.untyped_storage()._cdata
+        assert is_handed_on or (case.op.kind == "reduce_mean" and nbytes(gradient) == of_one)
 
 
 def test_a_step_of_a_redistribution_holds_what_is_counted(launch):

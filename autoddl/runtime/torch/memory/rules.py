@@ -24,11 +24,9 @@ operators = sys.modules[__name__]  # this module is the rules of operators, too
 
 # whose kernels make an input contiguous first, and again in the backward pass
 _COPYING = ("conv1d", "conv2d", "conv3d", "layer_norm", "normalization", "rms_norm")
-# whose gradient, or gradients, are the one that comes, or views of it
-_HANDED_ON = (
-    "broadcast_add", "bias_add", "add_n", "scalar_add", "concat", "stack", "reduce_sum",
-    "reduce_mean",
-)  # fmt: skip
+# whose gradient, or gradients, are the one that comes, or views of it; or parts of it
+_HANDED_ON = ("broadcast_add", "bias_add", "add_n", "scalar_add", "reduce_sum", "reduce_mean")
+_PARTED = ("concat", "stack")
 _SAVES: dict[str, str] = {
     kind: saved
     for saved, kinds in {
@@ -102,7 +100,7 @@ def pull_back(op: OpPullback) -> None:
         workspace += sum(op.copied_x(n) for n in range(op.num_inputs)) + op.copied_dy(0)
     for index in filter(op.wants, range(op.num_inputs)):
         is_stretched = op.bytes_x(index) < op.bytes_y()
-        if op.kind in _HANDED_ON and not is_stretched:
+        if op.kind in _PARTED or (op.kind in _HANDED_ON and not is_stretched):
             op.give_view(index, op.dy())
             continue
         makes.append(op.new_gradient(index))
