@@ -51,7 +51,7 @@ def nbytes(x):
 
 
 def recorded(case):
-    """An operator's record, inputs, outputs, what is alive, whose gradients are wanted, its plan."""
+    """An operator's record, inputs, outputs, what is alive, who wants a gradient, and its plan."""
     op, mesh, backend = case.op, Mesh(1, 1), back_end("torch")
     arrays = case.inputs(np.random.default_rng(0))
     wanted = [array.dtype.kind == "f" for array in arrays]
