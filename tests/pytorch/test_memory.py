@@ -117,6 +117,7 @@ def test_what_autograd_keeps_of_an_operator_is_what_its_rule_says(case):
 def test_what_lies_between_the_steps_of_a_backward_formula(case):
     """Bytes beside what the record keeps, the gradient that comes and those that are made."""
     record, inputs, outputs, live, *_ = recorded(case)
+    assert record is not None
     slopes = [torch.ones_like(y) for y in outputs]
     del inputs, outputs
     live.see(slopes)
@@ -141,6 +142,7 @@ def test_what_lies_between_the_steps_of_a_backward_formula(case):
 def test_gradients_that_are_handed_on_take_no_memory(case):
     """But for a stretched input's, which is a sum, and a mean's, as large as what it is of."""
     record, inputs, outputs, *_ = recorded(case)
+    assert record is not None
     sizes = [nbytes(x) for x in inputs]
     (slope,) = slopes = [torch.ones_like(y) for y in outputs]
     of_one = nbytes(slope)
