@@ -34,7 +34,7 @@ def test_plans_are_found_until_none_exists(name):
         parts.add(found.stage.micro_batches)
         steps += 1
         limit = 0.85 * min(found.memory_peak("executor").bytes, limit)
-    assert steps >= 4 and len(parts) > 1
+    assert steps >= 3 and len(parts) > 1
     if name == "attention":  # the MLP is faster with more micro-batches than with ZeRO
         assert stages & {1, 2, 3}
     told = re.search(r"smallest found needs ([\d.e+]+) (\w+),.* The largest layers are (\S+)", text)
