@@ -4,7 +4,7 @@ export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 PYTHON_TORCH = .venv-torch/bin/python
 
-.PHONY: demo demo-torch test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-kills bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-saving bench-search bench-table3 bench-truth docs setup setup-torch clean
+.PHONY: demo demo-torch test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-kills bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-saving bench-search bench-table3 bench-truth bench-whale-box bench-whale-paper docs setup setup-torch clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -60,6 +60,13 @@ bench-hetero: setup
 # HAP's figures on its machines of two kinds, predicted
 bench-hetero-paper: setup
 	$(PYTHON) -m benchmarks.hetero_paper
+
+# Whale's balance of rows and layers on unlike hosts, in a box (needs root), and its figures predicted
+bench-whale-box: setup
+	$(PYTHON) -m benchmarks.whale_box
+
+bench-whale-paper: setup
+	$(PYTHON) -m benchmarks.whale_paper
 
 # A run killed 50 times at random, on 4, 2, 3 and 1 devices in turn
 bench-kills: setup

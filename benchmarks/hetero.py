@@ -59,12 +59,12 @@ class Case:
     samples: list[float]
 
 
-def unlike(cluster: Cluster, flops_per_s: float) -> Cluster:
+def unlike(cluster: Cluster, flops_per_s: float, ratio: float = RATIO) -> Cluster:
     """Two fast and two slow hosts; links as they are."""
     device = replace(cluster.device, memory_bandwidth_bytes_per_s=1e15, launch_s=0.0)
     groups = tuple(
         HostGroup(name, 2, device=at_rate(device, flops_per_s * speed))
-        for name, speed in (("fast", RATIO), ("slow", 1))
+        for name, speed in (("fast", ratio), ("slow", 1))
     )
     return replace(cluster, device=at_rate(device, flops_per_s), groups=groups)
 

@@ -196,7 +196,9 @@ def cut_graph(
 ) -> CutGraph:
     """Cut `graph` into layers, removing the cuts that carry most bytes above `most_layers`.
 
-    Among cuts that carry equally many bytes, those inside repeated blocks are removed first.
+    Among cuts that carry equally many bytes, those inside repeated blocks are removed first. A
+    layer gets at most twice the work of an equal part: else all of a decoder would be one, as what
+    an encoder made crosses each of its cuts.
 
     starts: names of the operators before which alone it is cut, if they are given
     Raises ValueError if `most_layers` is not at least 1.
@@ -221,7 +223,12 @@ def cut_graph(
     while len(cuts) > most_cuts:
         bounds = [0, *cuts, len(body)]
         joined = [work[b] - work[a] for a, b in zip(bounds, bounds[2:], strict=False)]
-        keys = [(-crossing[k], k in between, work) for k, work in zip(cuts, joined, strict=True)]
+        # of the pairs of neighbours, whose work is twice the whole at most, one has so little
+        most = 2 * work[-1] / (most_cuts + 1)
+        keys = [
+            (own > most, -crossing[k], k in between, own)
+            for k, own in zip(cuts, joined, strict=True)
+        ]
         del cuts[keys.index(min(keys))]
     return _layers(graph, body, cuts)
 

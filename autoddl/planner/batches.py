@@ -116,6 +116,8 @@ class Batches:
                 best = self._search(self.counts[first], math.inf, ())
                 if best is not None and (best.is_near_free or best.result.is_stopped):
                     return best
+                if best is None:
+                    self._failed.add((self.counts[first], ()))
         if checkpointing == "auto" and self.blocks:
             families.append(self.blocks)
         tried: set[tuple[int, Blocks]] = set()
@@ -148,7 +150,7 @@ class Batches:
             if best is not None and best.key == estimate.key:
                 self.estimator.correct(estimate, best.seconds)
                 continue
-            if estimate.seconds >= beat_s:
+            if estimate.seconds >= beat_s or estimate.key in self._failed:
                 continue
             if estimates and estimate.seconds > max(first.seconds, estimates[0].seconds):
                 estimates = sorted([estimate, *estimates], key=lambda other: other.seconds)

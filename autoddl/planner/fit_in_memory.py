@@ -267,7 +267,8 @@ class FittedSearch:
                 tables = bounds.tables(kept, self.estimator.prices)
                 limit = bounds.problem.memory_limit
                 problem = dataclasses.replace(tables.problem, memory_limit=limit)
-                result = self.search(problem, beat_s, bounds.bound)
+                enough_s = beat_s if size == bounds.size else min(beat_s, self.enough(ceiling))
+                result = self.search(problem, enough_s, bounds.bound)
             every = size == bounds.size
             if tables is None or result is None:
                 if every or ceiling >= beat_s:

@@ -141,6 +141,22 @@ def test_fewer_layers_on_request():
         cut_graph(graph, most_layers=0)
 
 
+def test_a_decoder_that_reads_what_an_encoder_made_is_cut_as_finely():
+    """More bytes cross its cuts: by these alone all of it was one layer, and so one stage."""
+    b = Builder(8)
+    x = b.input(0, (8, 32))
+    for n in range(8):
+        x = b.unary("relu", b.linear(f"encoder{n}", x, 32), f"encoder{n}/relu")
+    memory = x
+    for n in range(8):
+        x = b.op(f"decoder{n}/sum", "add_n", (b.linear(f"decoder{n}", x, 32), memory), (8, 32))
+    graph = b.graph(x, "encoder and decoder")
+    for most in (4, 8, 12):
+        layers = cut_graph(graph, most_layers=most).layers
+        assert len(layers) == most
+        assert max(sum("matmul" in name for name in layer) for layer in layers) <= 2 * 16 / most
+
+
 def test_no_such_stage():
     with pytest.raises(ValueError, match="run of the 4 layers"):
         cut_graph(GRAPHS["mlp"]).stage(2, 5)

@@ -3,8 +3,11 @@
 import pytest
 
 from autoddl import explain
+from autoddl.graph.regions import Blocks
+from autoddl.planner.fit_in_memory import FittedSearch
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.planner.realize import Candidate
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.stage_figures import stage_figures
@@ -84,6 +87,21 @@ def test_wrong_options():
         plan(checkpointing="some")
     with pytest.raises(ValueError, match="no repeated blocks"):
         find_plan(tied(8, 8), WHERE, PlanOptions(checkpointing="all"))
+
+
+def test_where_nothing_fits_is_searched_once(monkeypatch):
+    """The search of the fewest micro-batches that may fit fails: it is not tried a second time."""
+    searched: list[tuple[int, Blocks]] = []
+    search = FittedSearch.plan
+
+    def failing(self: FittedSearch, parts: int, beat_s: float, blocks: Blocks) -> Candidate | None:
+        searched.append((parts, blocks))
+        return None if len(searched) == 1 else search(self, parts, beat_s, blocks)
+
+    monkeypatch.setattr(FittedSearch, "plan", failing)
+    found = plan()
+    assert (found.micro_batches, found.recomputed) == searched[-1] != searched[0]
+    assert len(set(searched)) == len(searched) > 1
 
 
 @pytest.mark.parametrize("share", [1.0, 0.6])

@@ -27,6 +27,9 @@ from ...cost.model import CostModel
 from ...graph.cut import CutGraph
 from ...graph.rows import find_rows, why_whole
 from ...plans.format import format_seconds
+from ...plans.schedule.make import make_schedule
+from ...plans.schedule.schedule import Costs
+from ...plans.schedule.simulate import simulate
 from ...plans.stage import StagePrice
 from ...search.budget import FIRST_PART, Deadline
 from ..options import INTERLEAVED, PlanOptions
@@ -35,6 +38,11 @@ from .stage_prices import LARGE, StagePrices, equal_shape
 from .task import Partition, PriceFn, Shape, Stage, Task, in_flight
 
 _log = logging.getLogger(__name__)
+
+
+# Of the best partitions. In 79 of 89 random cases with long transfers the fastest of these is
+# within 1 % of the best of all, the first of them in 71 (`test_partition_simulated`).
+_SIMULATED = 8
 
 
 def equal_shapes(nodes: int, gpus: int, stages: int) -> Shape:
@@ -167,6 +175,25 @@ def ranked_partitions(
     if cutting.was_ended:
         deadline.end()
     return prices, found
+
+
+def fastest_simulated(found: Sequence[Partition], schedule: str, delay: int | None) -> Partition:
+    """Of the best partitions the one whose simulated schedule is fastest."""
+    return min(found[:_SIMULATED], key=lambda own: simulated_s(own, schedule, delay))
+
+
+def simulated_s(found: Partition, schedule: str, delay: int | None = None) -> float:
+    """Seconds of a step by the simulated schedule; each stage then does what it does once."""
+    stages, count = found.stages, found.micro_batches
+    forward = tuple(own.price.forward_s for own in stages)
+    half = tuple(own.price.backward_s / 2 for own in stages)
+    moved = {(n, n + 1): own.transfer_s / 2 for n, own in enumerate(stages[:-1])}
+    costs = Costs(forward, half, half, moved, moved)
+    made = make_schedule(schedule, len(stages), count, delay=delay, costs=costs)
+    ends = dict.fromkeys(range(len(stages)), 0.0)
+    for span in simulate(made, costs).spans:
+        ends[span.stage] = max(ends[span.stage], span.end_s)
+    return max(ends[n] + own.price.once_s for n, own in enumerate(stages))
 
 
 def _groups(cluster: Cluster) -> tuple[tuple[int, float], ...]:

@@ -23,9 +23,9 @@ from ...plans.stage import PlannedBaseline, StagePlan
 from ...search.budget import Deadline, Ended
 from ..asked import stage_counts
 from ..mesh import MeshPlan, plan_mesh, write_stage
-from ..options import PlanOptions
+from ..options import INTERLEAVED, PlanOptions
 from ..tables.groups import MicroBatches
-from .choice import MOST_STAGES, ranked_partitions
+from .choice import MOST_STAGES, fastest_simulated, ranked_partitions
 from .stage_prices import StagePrices
 from .task import Partition, Stage
 
@@ -69,7 +69,8 @@ def plan_in_stages(
         failed: list[ValueError] = []
         for chosen in several[:_CANDIDATES]:
             try:
-                return _on_partition(prices, chosen, options, deadline)
+                plan = _on_partition(prices, chosen, options, deadline)
+                return _or_simulated(plan, chosen, prices, several, options, deadline)
             except ValueError as error:
                 failed.append(error)
         counts = tuple(n for n in counts if n > several[0].micro_batches)
@@ -78,6 +79,27 @@ def plan_in_stages(
         if options.budget_seconds is None or not counts:
             raise failed[0]
         # what was searched in time does not fit; smaller micro-batches may
+
+
+def _or_simulated(
+    plan: Plan,
+    chosen: Partition,
+    prices: StagePrices,
+    several: Sequence[Partition],
+    options: PlanOptions,
+    deadline: Deadline,
+) -> Plan:
+    """The plan of a partition, or of that which is simulated to be faster, if it is as planned."""
+    if deadline.is_over or options.schedule == INTERLEAVED:
+        return plan
+    other = fastest_simulated(several, options.schedule, options.delay)
+    if other is chosen:
+        return plan
+    try:
+        found = _on_partition(prices, other, options, deadline)
+    except ValueError:  # it does not fit
+        return plan
+    return min(plan, found, key=lambda own: figures(own).iteration_s)
 
 
 def _on_partition(
