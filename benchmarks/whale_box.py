@@ -63,11 +63,12 @@ def staged(graph: Graph, where: Cluster) -> dict[str, Plan]:
     }
 
 
-def measure_stages(visits: int, _: bool) -> list[dict[str, Any]]:
+def measure_stages(visits: int, again: bool) -> list[dict[str, Any]]:
+    del again  # links are fitted anyway
     graph = trace_entry("benchmarks.box.models:chain")
     laptop = Cluster.load(LAPTOP)
     with Box(STAGES, 2, "200mbit") as box:
-        links, _ = fitted(box, laptop.with_shape(STAGES, 2))
+        links, _control = fitted(box, laptop.with_shape(STAGES, 2))
     where = unlike(links.with_shape(STAGES, 1), FLOPS_PER_S, STAGE_RATIO)
     plans = staged(graph, where)
     turn = {"overlap": True, "signal": False, "emulate": True}
