@@ -55,3 +55,21 @@ def test_the_cause_is_named_first(mode, cause, tmp_path):
     causes = [line for line in done.stdout.splitlines() if "ends the job" in line]
     assert causes and re.search(cause, causes[0]), done.stdout
     assert "rank 1 of 3 on" in record.read_text()
+
+
+@pytest.mark.full
+def test_torchrun_starts_it_again_from_its_last_checkpoint(tmp_path):
+    """Torch alone finds where the ranks that have ended listened, and does not start again."""
+    found = []
+    for kills in (2, 0):
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+             "--max-restarts", str(kills), "--master-port", str(free_port()),
+             str(WORKER.with_name("again.py")), str(tmp_path / str(kills)), str(kills)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
+                 "AUTODDL_RECORD": ""},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+        found.append(re.findall(r"loss \d .*", done.stdout))
+    assert found[0] == found[1] and len(found[0]) == 6, found

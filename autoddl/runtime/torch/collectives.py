@@ -42,10 +42,24 @@ def join_job(rank: int, size: int, device: str) -> None:
     if device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     hook = sys.excepthook  # torch's would hold back what the guard's says until it is too late
-    dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=rank, world_size=size)
+    kind, store = "nccl" if device == "cuda" else "gloo", _store_of_restart(size)
+    dist.init_process_group(kind, store=store, rank=rank, world_size=size)
     sys.excepthook = hook
     # groups that Python's end finds have threads, and on busy machines abort a process that is done
     atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
+
+
+def _store_of_restart(size: int) -> dist.Store | None:
+    """torchrun's own store, which it keeps when it starts its processes again.
+
+    Torch would find there where those that have ended listened. On several hosts each counts its
+    own restarts, so that none is taken.
+    """
+    env, here = os.environ, os.environ.get("LOCAL_WORLD_SIZE")
+    if env.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or here != str(size):
+        return None
+    store = dist.TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), size, is_master=False)
+    return dist.PrefixStore(f"restart {env.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def channel(ranks: Sequence[int]) -> Channel:
