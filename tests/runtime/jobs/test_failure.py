@@ -73,6 +73,10 @@ OURS = [
 TURNS = ("turns", "rank 1 has lost its gradients")
 # a job takes seconds to start, and longer with OneFlow's launcher
 SLOW = ("sleep", "late")
+# what others see as well, in jobs that they share or that need no framework: calls that differ
+# (`workers/disagree.py`), an end without a word and an error (test_guard.py), a stop
+# (test_strangers.py)
+SEEN = ("alone", "shape", "vanish", "raise", "stop")
 QUICK = ("kill",)
 
 
@@ -81,7 +85,10 @@ QUICK = ("kill",)
     [
         *(
             pytest.param(
-                under_our_launcher, mode, message, marks=pytest.mark.full if mode in SLOW else ()
+                under_our_launcher,
+                mode,
+                message,
+                marks=pytest.mark.full if mode in SLOW + SEEN else (),
             )
             for mode, message in OURS
         ),
