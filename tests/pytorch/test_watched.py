@@ -18,6 +18,7 @@ LIMIT_SECONDS = 8
 WORKER = ROOT / "tests" / "pytorch" / "fail.py"
 
 
+@pytest.mark.full  # the code is the same for both frameworks, and OneFlow's run is in CI
 def test_what_one_rank_changes_later_is_refused(launch):
     worker = ROOT / "tests" / "runtime" / "workers" / "disagree.py"
     assert "all are refused" in launch(worker, 2)

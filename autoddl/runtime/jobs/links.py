@@ -22,7 +22,7 @@ WINDOW_SECONDS = 30.0  # that a link is looked at: small models send a few packe
 AGAIN_SECONDS = 60.0  # between two lines about a link that stays bad
 STUCK_TIMES = 3  # a packet is sent again without any answer: 1.4 s by Linux's shortest timer
 # a clean link of the box, full for 16 s with 18 processes on 2 cores, stays below both, and so did
-# 44 short jobs there whose links were clean; jobs that lose 5 % were named at 3 to 8 of 87 to 193
+# 41 short jobs there whose links were clean; jobs that lose 5 % were named at 3 to 8 of 87 to 193
 LOST_SHARE, LOST_LEAST = 0.01, 3
 SLOW = 4.0  # times slower than planned: what a host's devices share is not planned for each
 SLOW_LEAST = 5  # readings that data had waited for the link
