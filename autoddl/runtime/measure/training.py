@@ -171,7 +171,11 @@ class StepWatch:
         def again() -> None:
             for traffic, count in zip(mine, counts, strict=True):
                 group = self._groups.along(traffic.axes)
-                getattr(group, traffic.kind)(self._backend.narrow(zeros, 0, 0, count))
+                x = self._backend.narrow(zeros, 0, 0, count)
+                if traffic.kind == "all_to_all":
+                    group.all_to_all(x, [count // group.size] * group.size)
+                else:
+                    getattr(group, traffic.kind)(x)
 
         return _least_s(watch, again) if mine else 0.0
 
