@@ -21,7 +21,9 @@ from tests.framework import NAME, flow, new_backend
 # which hold most, are larger. gloo's all-reduce takes 2 MB
 SPEC = TensorSpec((112 if NAME == "oneflow" else 32, 512, 256))
 RANKS, OFF_BYTES = 2 if NAME == "oneflow" else 4, 3e6
-TIMES = 4  # of which one has to be right: a framework's threads may let go of memory late
+# Tries at most, of which each rank needs one that is right: threads of a framework let go of memory
+# late, above all on a busy machine.
+MOST_TRIES = 20
 SHARES = (3, 1)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 STEPS = [
@@ -109,15 +111,20 @@ def measure(backend) -> None:
         x = flow.ones(*local_shape(SPEC.shape, nd, mesh, rank()))
         run = prepare([step], SPEC.shape, nd, groups)
         run(x)  # what a first collective leaves behind is none of the step's
-        peaks = [peak_of(lambda run=run, x=x: run(x), groups) for _ in range(TIMES)]
         sizes = even_bytes(SPEC, nd, own), even_bytes(SPEC, after, own)
         travel = Travel(step.way, nd, after, *sizes, SPEC.shape, own, "cpu")
         counted = 0.0
         if not travel.is_view:
             counted = sizes[1] + rules_of(NAME).operators.moving_bytes(travel)
-        off = min(abs(measured - counted) for measured in peaks)
-        told = f"{text} on rank {rank()}: {peaks} bytes, counted {counted:.0f}"
-        assert rank() >= RANKS or off < 0.03 * counted + OFF_BYTES, told
+        peaks: list[int] = []
+        is_off = True
+        for _ in range(MOST_TRIES):
+            peaks.append(peak_of(lambda run=run, x=x: run(x), groups))
+            off = min(abs(measured - counted) for measured in peaks)
+            is_off = rank() < RANKS and off >= 0.03 * counted + OFF_BYTES
+            if not groups.world.all_reduce(flow.zeros(1) + is_off).numpy().any():
+                break
+        assert not is_off, f"{text} on rank {rank()}: {peaks} bytes, counted {counted:.0f}"
     print("checked", flush=True)
 
 
