@@ -9,6 +9,7 @@ global: a split of one dim leaves the order of the others as it is.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -132,7 +133,7 @@ def gradient_strides(op: OpSpec, strides: Strides) -> Strides | None:
 
 
 @dataclass
-class StepTensors:
+class StepTensors(ABC):
     """Names, sizes and strides of the tensors of the step `plan`.
 
     received: reader and input -> name
@@ -260,7 +261,7 @@ class StepTensors:
         """The name of `tensor`, which is `name`, after one way."""
         _, source, _ = way
         copied = self.copied_bytes(name, tensor, source) if name in self.strides else 0.0
-        # of 55,000 that GPT-3 175B's plan in the memory of 128x8 takes to find, some 100 differ
+        # of 54,884 in planning GPT-3 175B in the memory of 128x8 devices 258 differ
         key = self.plan.graph.tensors[tensor].spec, way, copied
         if key not in self._moves:
             travel = self.travel_of(tensor, name, way)
@@ -272,9 +273,9 @@ class StepTensors:
         after, workspace = found
         return self.new(what, [name], after, "redistribution", workspace, "", transfer)
 
+    @abstractmethod
     def moving_bytes(self, travel: Travel) -> float:
         """Bytes that are there only while a tensor travels."""
-        raise NotImplementedError
 
     def _route(self, source: NdSbp, steps: Sequence[Step]) -> tuple[Way, ...]:
         key = source, tuple(steps)

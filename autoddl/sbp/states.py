@@ -14,10 +14,10 @@ depend on the other pairs in the query.
 holds for all v exactly when they are. Compiled loops (`_native`) take one node after the other and
 extend its paths along its edges, for some starts at once, until no length changes (Bellman and
 Ford), the largest parts first and in the next round last (Yen): a cheapest path mostly cuts a
-tensor into more parts and then into fewer, so that two rounds find it. Half of planning a GPT block
-on 64x4 is such searches, which then follow each edge 2.2 times and not 5.3 times. Where there are
-no compiled loops, SciPy searches from one start after the other (Dijkstra). Both give the same
-bits, because rounding keeps the order of sums.
+tensor into more parts and then into fewer, so that two rounds mostly find it. Of a GPT block on
+64x4 the quotient graphs' edges are followed 2.2 times instead of 5.3 times, and planning takes 0.87
+of the time. Where there are no compiled loops, SciPy searches from one start after the other
+(Dijkstra). Both give the same bits, because rounding keeps the order of sums.
 """
 
 from __future__ import annotations

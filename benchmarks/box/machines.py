@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +51,8 @@ def _path(box: Box, rate: str) -> Path:
 def _calibrate(box: Box, rate: str, options: Sequence[str], overlaps: bool) -> None:
     nodes, gpus = box.spec.nodes, box.spec.gpus_per_node
     sizes = ["--nodes", str(nodes), "--gpus-per-node", str(gpus), "--name", f"box at {rate}"]
-    command = ["-m", "autoddl", "calibrate", "--output", str(_path(box, rate)), *sizes, *options]
+    output = os.path.relpath(_path(box, rate))  # it is told in the file
+    command = ["-m", "autoddl", "calibrate", "--output", output, *sizes, *options]
     status = box.run(command, ENV, output=sys.stdout, prefix=False, overlaps=overlaps)
     if status:
         raise RuntimeError(f"autoddl calibrate ended with status {status}")
