@@ -58,20 +58,8 @@ def run(
     def spent() -> float:
         return watch.agreed(time.monotonic() - started)
 
-    def of_device(what: str) -> None:
-        spent_s = time.monotonic() - started
-        show(Progress("", 0, 0, spent_s, max(0.0, limits.budget_s - spent_s), what))
-
-    if with_device and record.device is None:
-        expect("the measurement of the device", DEVICE_SECONDS)
-        longest_s = min(LONGEST_PRODUCT_S, limits.budget_s / PRODUCTS)
-        record.device = measure_device(watch, groups, most_seconds=longest_s, tell=of_device)
-        save()
-    if with_device and not record.beside:
-        expect("computation beside collectives", DEVICE_SECONDS)
-        of_device("computation beside collectives")
-        record.beside = measure_beside(watch, groups)
-        save()
+    if with_device:
+        _measure_device(record, groups, watch, limits, spent, save, show, expect)
     share = int(watch.agreed(memory_bytes(backend.facts.device, mesh.gpus_per_node)))
     measure(
         record,
@@ -95,3 +83,31 @@ def run(
     save()
     watch.meet()
     return record
+
+
+def _measure_device(
+    record: Record,
+    groups: Groups,
+    watch: Stopwatch,
+    limits: Limits,
+    spent: Callable[[], float],
+    save: Callable[[], None],
+    show: Callable[[Progress], None],
+    expect: Callable[[str, float], None],
+) -> None:
+    """Of a device what the record does not have yet."""
+
+    def tell(what: str) -> None:
+        spent_s = spent()
+        show(Progress("", 0, 0, spent_s, max(0.0, limits.budget_s - spent_s), what))
+
+    if record.device is None:
+        expect("the measurement of the device", DEVICE_SECONDS)
+        longest_s = min(LONGEST_PRODUCT_S, limits.budget_s / PRODUCTS)
+        record.device = measure_device(watch, groups, longest_s, tell=tell)
+        save()
+    if not record.beside:
+        expect("computation beside collectives", DEVICE_SECONDS)
+        tell("computation beside collectives")
+        record.beside = measure_beside(watch, groups)
+        save()
