@@ -55,11 +55,7 @@ def machine_of(record: Record, fit: Fit, device: Device | None = None) -> Cluste
             f"fitted to the collectives measured on {record.date}"
         )
     measured = f"measured by autoddl calibrate on {record.date}"
-    hosts = len(set(record.machine.hosts))
-    where = f"{record.nodes} x {record.gpus_per_node} processes"
-    if hosts < record.nodes:
-        where += f", all on {hosts} host{'s' if hosts > 1 else ''}"
-    sources["nodes"] = sources["gpus_per_node"] = f"{measured}: {where}"
+    sources["nodes"] = sources["gpus_per_node"] = f"{measured}: {_where(record)}"
     fitted = f"{measured}: fitted to {samples} samples of {len(done)} points"
     links, of_links = _links(fit, fitted, record.beside, measured)
     sources.update(of_links)
@@ -113,6 +109,12 @@ def _links(
         links[name] = dataclasses.replace(links[name], **dict(ratios))
         sources.update({f"{name}.{field}": f"{measured}, both at once" for field in SLOWDOWNS})
     return links, sources
+
+
+def _where(record: Record) -> str:
+    hosts = len(set(record.machine.hosts))
+    where = f"{record.nodes} x {record.gpus_per_node} processes"
+    return where if hosts == record.nodes else f"{where}, all on {hosts} host{'s' * (hosts > 1)}"
 
 
 def notes_of(record: Record) -> Iterator[str]:
