@@ -160,7 +160,7 @@ def test_the_machine_file_says_how_well_times_are_known_and_what_was_left_out():
     record = whole()
     first, *_ = record.timings
     record.timings[first] = Timing(1, [0.9, 1.0, 1.1])
-    stop(record, record.timings, Limits(), 1 << 40)
+    stop(record, list(record.timings), Limits(), 1 << 40)
     record.skipped |= {"all_gather of much": Limits().time_is_over, "send of much": "too slow"}
     made = machine_of(record, fit_record(record))
     assert made.calibration is not None
