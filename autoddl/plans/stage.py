@@ -29,12 +29,13 @@ from .._files import (
     json_number,
 )
 from ..cluster.spec import Cluster
+from ..cluster.submesh import SubMesh
 from ..cost.exchange import Exchange, exchanges
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph, Once, Op
 from ..graph.placed import PlannedEdge, PlannedOp, StoredEdges
 from ..graph.regions import Blocks
-from ..sbp.mesh import Mesh, SubMesh
+from ..sbp.mesh import Mesh
 
 _NAMES = ("name", "tensor")  # attributes that hold a name
 

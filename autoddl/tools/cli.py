@@ -30,6 +30,7 @@ from .commands.options import (
     shape_options,
     traced,
 )
+from .commands.run import run
 from .commands.schema import schema
 from .commands.shipped import machines, models
 from .errors import Errors, plain
@@ -64,6 +65,7 @@ main.add_command(export)
 main.add_command(machines)
 main.add_command(memory)
 main.add_command(models)
+main.add_command(run)
 main.add_command(schema)
 
 

@@ -27,7 +27,7 @@ from ..plans.report.machine import estimates_notes
 from ..runtime.backend import check_computes
 from ..runtime.framework import framework_of_entry
 from ..runtime.jobs.guard import install_guard, rank
-from ..runtime.jobs.launch import run_processes
+from ..runtime.jobs.launch import is_launched, run_processes, starts_again
 from ..runtime.traced import OpaqueWarning
 from .at_work import at_work
 from .synthetic import synthetic_batches
@@ -36,7 +36,6 @@ _EMA_DECAY = 0.999  # of `--ema`, common in training loops: chosen, not measured
 _PROFILED = 3  # steps, of which the trace shows the median one
 _EVERY = 50  # steps between checkpoints
 _KEPT = 2  # checkpoints: the newest may be found broken
-_STOPPED = (130, 143)  # statuses of a job that was asked to end, by Ctrl-C and by SIGTERM
 PROCESSES_PER_CORE = 4  # more of them mostly wait for each other, and may take all of the memory
 
 
@@ -103,14 +102,9 @@ class TrainJob:
     def crowd(self) -> str:
         """ "32 processes on 2 cores" if the job would start so many here that they crawl."""
         count, cores = self.cluster.num_devices, len(os.sched_getaffinity(0))
-        if _is_launched() or count <= PROCESSES_PER_CORE * cores:
+        if is_launched() or count <= PROCESSES_PER_CORE * cores:
             return ""
         return f"{count} processes on {cores} core{'' if cores == 1 else 's'}"
-
-
-def _is_launched() -> bool:
-    """True if a launcher has started this process as a rank, or OneFlow has been imported."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def train(job: TrainJob, look: Callable[[], Cluster] | None = None) -> int:
@@ -121,17 +115,15 @@ def train(job: TrainJob, look: Callable[[], Cluster] | None = None) -> int:
     again, and goes on from its last checkpoint, on what `look` then finds of the cluster:
     if that has changed, by a new plan. Ctrl-C and SIGTERM end it for good.
     """
-    launched = _is_launched()
+    launched = is_launched()
     if launched or (job.cluster.num_devices == 1 and not job.max_restarts):
         train_rank(job)
         return 0
     plan, status = _checked_plan(job), 0
     for left in range(job.max_restarts, -1, -1):
         status = _run(job, plan)
-        if status in (0, *_STOPPED) or not left:
+        if not starts_again(status, left):
             break
-        more = f"{left - 1} more left" if left > 1 else "the last time"
-        print(f"the job ended with status {status}; it starts again ({more})", file=sys.stderr)
         now = job.cluster if look is None else look()
         if now != job.cluster:
             job = replace(job, cluster=now, plan_file=None)

@@ -1,8 +1,7 @@
 """A rank of a job into which a fault is put: `python -m benchmarks.faults.rank FAULT`.
 
-OneFlow comes first, as in many scripts; but where a rank never comes autoddl does, as OneFlow's
-import waits for all ranks. A rank whose link fails waits, before its next step, until the file that
-FAULT names is there.
+OneFlow comes first, as in many scripts, though its import waits for all ranks. A rank whose link
+fails waits, before its next step, until the file that FAULT names is there.
 """
 
 from __future__ import annotations
@@ -83,11 +82,9 @@ def main() -> None:
     is_bad = os.environ["RANK"] == str(fault.rank)
     if is_bad and fault.when == "before import":
         fail(fault.kind)
-    if fault.when == "before import":
-        import autoddl
     import oneflow as flow
 
-    import autoddl  # noqa: F811
+    import autoddl
 
     if is_bad and fault.when == "start" and fault.kind in SUDDEN:
         fail(fault.kind)

@@ -27,12 +27,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from .journal import RECORD_PATH, Journal, record_file
-from .links import Links, Peers, peers_of
+from .links import Links
+from .own import Own
 from .secret import LONGEST, STRANGERS, listener, nonce, proof, proves
-from .verdict import START_SECONDS, Rank, judge
+from .verdict import START_SECONDS, Cause, Rank, judge
 
 TICK_SECONDS = 0.5  # between two looks at the rank: 0.1 ms of CPU each
-LINKS_SECONDS = 1.9  # between two looks at its connections: 0.5 ms of CPU each
 LAST_WORDS_SECONDS = 0.5  # a rank that fails is heard, and a launcher names its status, first
 NEWS_SECONDS = 0.1  # until another companion has said that its rank has ended
 TELL_SECONDS = 20.0  # for a hub to come up that is to hear of a rank's end: hosts may be slow
@@ -65,44 +65,6 @@ def main() -> None:
     rank = int(os.environ["RANK"])
     with contextlib.suppress(KeyboardInterrupt):
         (Hub if rank == 0 else Spoke)(own, limit_s).run()
-
-
-class Own:
-    """The rank that a companion belongs to."""
-
-    def __init__(self, pid: int, process: int, journal: Journal) -> None:
-        self.pid = pid
-        self.process = process
-        self._journal = journal
-        self._place = int(os.environ["RANK"]), socket.gethostname()
-        self._peers: Peers = {}
-        self._looked = 0.0
-        self.address = "127.0.0.1"  # until it is connected
-        self.is_dead = False
-
-    def look(self) -> Rank:
-        """What it does now."""
-        done = self._journal.read()
-        try:
-            with open(f"/proc/{self.pid}/task/{self.pid}/stat") as file:
-                words = file.read().rpartition(")")[2].split()
-            state, ticks = words[0], int(words[11]) + int(words[12])
-        except OSError:
-            state, ticks = "X", 0
-        if time.monotonic() - self._looked > LINKS_SECONDS:
-            self._peers, self._looked = peers_of(self.pid), time.monotonic()
-        is_dead = self.is_dead or state in "ZX"
-        return Rank(
-            *self._place, self.address, self._peers, state, ticks, is_dead, **asdict(done)
-        )  # fmt: skip
-
-    def record(self) -> list[tuple[float, str]]:
-        """What it did last (`Journal.record`)."""
-        return self._journal.record()
-
-    def kill(self) -> None:
-        with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(self.process, signal.SIGKILL)
 
 
 class Companion(ABC):
@@ -187,10 +149,12 @@ class Hub(Companion):
         super().__init__(own, limit_s)
         self.listener = _listener()
         self.lines: dict[int, Line] = {}
+        self.tokens: dict[int, object] = {}  # of the ranks that have come, each its companion's own
         self.ranks: dict[int, Rank] = {}
         self.heard: dict[int, float] = {}  # when a rank last said anything
         self.moved: dict[int, float] = {}  # and when it last went on
         self.died: dict[int, float] = {}  # and when its end was known
+        self.again: list[Rank] = []  # that their hosts have started again, without the others
         self.links = Links()
         self.strangers: list[Line] = []  # connections that have not proved to be a rank's
         self.started = time.monotonic()
@@ -223,12 +187,13 @@ class Hub(Companion):
                     not isinstance(rank, int)
                     or not 0 < rank < self.size
                     or not proves(words.get("proof"), asked, f"rank {rank}")
-                    or self._has(rank)
+                    or not self._is_of_this_job(rank, words.get("token"))
                 ):
                     said = None
                     break
                 self.strangers.remove(line)
                 self.lines[rank] = line
+                self.tokens[rank] = words.get("token")
                 self.heard[rank] = time.monotonic()
                 line.send(proof=proof(words.get("nonce"), "hub"))
             else:
@@ -236,10 +201,18 @@ class Hub(Companion):
         if said is None:
             self._close(line)
 
-    def _has(self, rank: int) -> bool:
-        """Another job on the same port has the same proofs, if the launcher gives no secret."""
-        silent = time.monotonic() - self.heard.get(rank, -GREETING_SECONDS)
-        return rank in self.lines and silent < GREETING_SECONDS
+    def _is_of_this_job(self, rank: int, token: object) -> bool:
+        """Another job on the same port has the same proofs, if the launcher gives no secret.
+
+        It is this one, started again on one host, if the rank that was here is not any more.
+        """
+        if self.tokens.get(rank, token) == token:
+            return True
+        known, silent = self.ranks.get(rank), time.monotonic() - self.heard[rank]
+        if known is not None and (known.is_dead or silent > GREETING_SECONDS):
+            self.again.append(known)
+            self.soon(0.0)
+        return False
 
     def _close(self, line: Line) -> None:
         self.selector.unregister(line.connection)
@@ -255,7 +228,7 @@ class Hub(Companion):
         if known is None or known.peers != rank.peers:
             self.links.note(rank.rank, rank.address, rank.peers)
         self.heard[rank.rank] = now
-        if rank.is_dead and not rank.ended:
+        if rank.is_dead and not rank.is_over:
             self.died.setdefault(rank.rank, now)
         if rank.is_dead:
             self.soon(NEWS_SECONDS)
@@ -279,25 +252,34 @@ class Hub(Companion):
             self.limit_s,
             self.links.stuck(),
         )
+        if cause is None and self.again:
+            one = self.again[0]
+            cause = Cause(
+                one.rank,
+                f"rank {one.rank} of {self.size} on {one.place} ended without a word, has been "
+                "started again and ends the job that it was in",
+            )
         self.links.planned = self.ranks[0].link_bytes_per_s
         for line in self.links.news():
             self.say(line)
         if cause is not None:
-            self._end(cause.text)
-        elif len(self.ranks) == self.size and all(rank.ended for rank in self.ranks.values()):
+            self._end(cause)
+        elif len(self.ranks) == self.size and all(rank.is_over for rank in self.ranks.values()):
             self.is_over = True
 
     def _order(self, rank: int) -> float:
         """Those that have ended first come first."""
         return self.died.get(rank, float("inf")) + (NEWS_SECONDS if rank == 0 else 0.0)
 
-    def _end(self, text: str) -> None:
+    def _end(self, cause: Cause) -> None:
         time.sleep(LAST_WORDS_SECONDS)
-        if text:
-            self.say(text)
+        if cause.text:
+            self.say(cause.text)
+        one = self.ranks.get(cause.rank)
+        said = one and f"rank {one.rank} of {self.size} on {one.place} failed and ends the job: "
         for line in self.lines.values():
             line.connection.setblocking(True)
-            line.send(over=True)
+            line.send(over=True, cause=cause.text or (said or "") + (one.reason if one else ""))
         if os.environ.get(RECORD_PATH) != "":
             self._write(self._records())
         self.own.kill()
@@ -345,7 +327,9 @@ class Spoke(Companion):
         self.ports = itertools.cycle(_ports())
         self.connected = 0.0
         self.asked = ""  # of the hub, to prove that it is one
+        self.token = nonce()  # that tells this companion from one of another start of the rank
         self.greeted = False  # it has
+        self.speaks = False  # for its host, whose launcher may show nothing but its own ranks
         self.heard = time.monotonic()
         self.died = float("inf")
 
@@ -355,7 +339,7 @@ class Spoke(Companion):
         elif self.greeted:
             look = self.own.look()
             self.line.send(**asdict(look))
-            if look.ended and look.is_dead:
+            if look.is_over and look.is_dead:
                 self.is_over = True
         elif time.monotonic() - self.connected > GREETING_SECONDS:
             self._hang_up()  # something else listens there
@@ -376,7 +360,9 @@ class Spoke(Companion):
     def _has_given_up(self) -> bool:
         """On telling the hub, if it ever comes, that the rank has ended."""
         self.died = min(self.died, time.monotonic())
-        return self.own.look().ended or time.monotonic() > self.died + TELL_SECONDS
+        look = self.own.look()
+        seconds = TELL_SECONDS if look.is_guarded else GREETING_SECONDS
+        return look.ended or time.monotonic() > self.died + seconds
 
     def _me(self) -> str:
         look = self.own.look()
@@ -389,6 +375,8 @@ class Spoke(Companion):
                 self.connected = time.monotonic()
                 self.line = Line(socket.create_connection(address, TICK_SECONDS))
                 self.own.address = self.line.connection.getsockname()[0]
+                is_far = self.line.connection.getpeername()[0] != self.own.address
+                self.speaks = is_far and os.environ.get("LOCAL_RANK", "0") == "0"
                 self.selector.register(self.line.connection, selectors.EVENT_READ, self._read)
                 return
 
@@ -399,7 +387,7 @@ class Spoke(Companion):
             if not self.greeted and "nonce" in words:
                 rank, self.asked = int(os.environ["RANK"]), nonce()
                 mine = proof(words["nonce"], f"rank {rank}")
-                self.line.send(rank=rank, proof=mine, nonce=self.asked)
+                self.line.send(rank=rank, proof=mine, nonce=self.asked, token=self.token)
                 continue
             if not self.greeted and not proves(words.get("proof"), self.asked, "hub"):
                 said = None  # a stranger, where the hub should be
@@ -410,10 +398,10 @@ class Spoke(Companion):
                 self.soon(0.0)
             elif words.get("over"):
                 self.line.send(record=self.own.record())
-                self._end("")
+                self._end(str(words.get("cause", "")) if self.speaks else "")
         if said is None:
             self._hang_up()
-            if self.own.look().ended or self.told <= time.monotonic():
+            if self.own.look().is_over or self.told <= time.monotonic():
                 self.is_over = True
             elif self.greeted and not self.is_over:
                 where = os.environ.get("MASTER_ADDR", "127.0.0.1")

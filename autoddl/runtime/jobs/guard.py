@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import os
 import re
@@ -24,18 +25,19 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
 from . import companion
 from .journal import Journal
-from .leash import tie_to_parent
 
 LIMIT_SECONDS = 60.0  # without progress, of `_LIMIT`
 _LIMIT = "AUTODDL_TIMEOUT"
 _WATCHED = "AUTODDL_WATCHED"  # the process that is a rank: what it starts has its environment
+_JOURNAL = "AUTODDL_JOURNAL"  # a descriptor, of a rank that was watched before it was a script
+_PR_SET_PDEATHSIG = 1
 # what frameworks raise in a rank whose peer has ended: gloo, NCCL, and Python's own
 _LOST = re.compile("(closed|reset) by peer|remote process exited|ncclRemoteError|Broken pipe")
 LOST_SECONDS = 2.0  # for the companions to end the job first
@@ -59,6 +61,7 @@ class Guard:
     def __init__(self) -> None:
         self.exit_status: int | str | None = None
         self.journal: Journal | None = None
+        self._descriptor = -1  # of the journal's memory
         self._show_error = sys.excepthook
         self._exit = sys.exit
 
@@ -103,11 +106,21 @@ class Guard:
         """Unless the user wants none, or this process is something that a rank has started."""
         limit_s, me = stall_limit_s(), str(os.getpid())
         os.environ[_WATCHED] = os.environ.get(_WATCHED) or me
+        known = os.environ.pop(_JOURNAL, "")
         if limit_s > 0 and os.environ[_WATCHED] == me:
-            descriptor = os.memfd_create("autoddl-journal")
-            self.journal = Journal(descriptor)
-            companion.start(descriptor, limit_s)
-            os.close(descriptor)
+            self._descriptor = int(known) if known else os.memfd_create("autoddl-journal")
+            os.set_inheritable(self._descriptor, False)
+            self.journal = Journal(self._descriptor)
+            self.journal.guard(True)
+            if not known:
+                companion.start(self._descriptor, limit_s)
+
+    def hand_on(self) -> None:
+        """What this process becomes is watched by its companion, and not guarded yet."""
+        if self.journal is not None:
+            self.journal.guard(False)
+            os.set_inheritable(self._descriptor, True)
+            os.environ[_JOURNAL] = str(self._descriptor)
 
 
 _guard: Guard | None = None
@@ -123,7 +136,40 @@ def install_guard() -> None:
         _guard.install()
         _guard.start_companion()
         if _OTHER_LAUNCHER in _command_of(os.getppid()):
-            tie_to_parent()
+            _tie_to_parent()
+
+
+def watched(command: Sequence[str]) -> list[str]:
+    """A command that becomes `command`: a rank that ends with this process, and is watched.
+
+    The watch begins before anything else runs there, so that scripts may import OneFlow first. Of a
+    launcher that is killed, which cannot end its ranks, the kernel does so.
+    """
+    root = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
+    code = f"import sys; sys.path.insert(0, {root!r}); from {__name__} import _be_rank; _be_rank()"
+    return [sys.executable, "-I", "-S", "-c", code, str(os.getpid()), *command]
+
+
+def _be_rank() -> NoReturn:
+    parent, *command = sys.argv[1:]
+    _tie_to_parent()
+    if os.getppid() != int(parent):  # it has ended already
+        os._exit(1)
+    become(command)
+
+
+def become(command: Sequence[str]) -> NoReturn:
+    """This process becomes `command`, and stays watched."""
+    install_guard()
+    if _guard is not None:
+        _guard.hand_on()
+    os.execvp(command[0], list(command))
+
+
+def _tie_to_parent() -> None:
+    """From now on this process is killed when its parent ends (prctl(2)), on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _let_the_kernel_interrupt() -> None:

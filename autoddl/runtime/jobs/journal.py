@@ -18,8 +18,8 @@ from typing import IO
 
 _KEPT = 128  # entries of the record: some steps of a small model, a part of one of a large
 # calls, calls inside of which it is, collectives, whether it ended as planned, patience in seconds,
-# bytes a second
-_HEAD = struct.Struct("qqqqdd")
+# bytes a second, whether it is guarded
+_HEAD = struct.Struct("qqqqddq")
 _TEXT = struct.Struct("128s")
 _PLACES = {"call": 64, "collective": 192, "reason": 320}
 _REASON = struct.Struct("1024s")
@@ -40,6 +40,7 @@ class Done:
     ended: bool
     patience_s: float
     link_bytes_per_s: float
+    is_guarded: bool
     call: str
     collective: str
     reason: str
@@ -54,6 +55,7 @@ class Journal:
     collective: the last one asked for; both are in the record of the last entries, too
     patience_s: how long a step may take
     link_bytes_per_s: what the plan expects of the links between hosts; 0 before there is a plan
+    is_guarded: the rank has imported autoddl, and from then on says how it ends
     ended:      the rank leaves as it should
     reason:     it leaves as it should not, and has said why
     """
@@ -62,7 +64,7 @@ class Journal:
         size = _RECORD + _KEPT * _ENTRY.size
         os.ftruncate(descriptor, size)
         self._memory = mmap.mmap(descriptor, size)
-        self._head = [0, 0, 0, 0, 0.0, 0.0]
+        self._head = [0, 0, 0, 0, 0.0, 0.0, 0]
         self._entries = 0
         self._counts: Counter[str] = Counter()
 
@@ -104,6 +106,10 @@ class Journal:
         """The plan counts on links between hosts that carry so much."""
         self._put(5, bytes_per_s)
 
+    def guard(self, is_guarded: bool) -> None:
+        """Whether this rank says from now on how it ends."""
+        self._put(6, int(is_guarded))
+
     def end(self, reason: str = "") -> None:
         """This rank ends: as it should, without a reason."""
         if reason:
@@ -114,11 +120,14 @@ class Journal:
 
     def read(self) -> Done:
         """What the other process has written."""
-        calls, inside, collectives, ended, patience_s, link = _HEAD.unpack_from(self._memory, 0)
+        calls, inside, collectives, ended, patience_s, link, guarded = _HEAD.unpack_from(
+            self._memory, 0
+        )
         call, collective = (self._text(_TEXT, name) for name in ("call", "collective"))
         reason = self._text(_REASON, "reason")
         return Done(
-            calls, inside, collectives, bool(ended), patience_s, link, call, collective, reason
+            calls, inside, collectives, bool(ended), patience_s, link, bool(guarded), call,
+            collective, reason,
         )  # fmt: skip
 
     def record(self) -> list[tuple[float, str]]:

@@ -1,7 +1,8 @@
 """Starts the processes of a job on this machine, and ends all of them when one fails.
 
-They run on one host, or on several that this machine can enter (the namespaces of `tools.box`).
-When the launcher itself is killed, the kernel ends them (`leash.py`).
+They run on one host, on several that this machine can enter (the namespaces of `tools.box`), or are
+this host's part of a job of which each host starts its own (`Part`). They are watched from their
+first moment, and when the launcher itself is killed, the kernel ends them (`guard.py: watched`).
 
 This module needs the standard library only. A script started here finds in its environment what
 frameworks read there (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK, LOCAL_RANK), as under their own
@@ -26,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from .leash import leashed
+from .guard import watched
 
 POLL_SECONDS = 0.05  # how late an ended rank is noticed; twenty checks a second cost nothing
 # after a rank has failed: the others notice it themselves and may still print why they end
@@ -44,7 +45,9 @@ _ENDS_THE_JOB = "ends the job"
 _WITHOUT_A_WORD = "ended without a word"
 # how glog begins what a framework says when it aborts, as it does when it loses another rank
 _ABORTS = re.compile(r"F\d{8} \d\d:\d\d:\d\d")
+_CAUSE = re.compile(rf"rank (\d+) of .*{_ENDS_THE_JOB}")
 _COMPANIONS_WORD = re.compile(rf"rank (\d+) of .*{_WITHOUT_A_WORD}")
+STOPPED = (130, 143)  # statuses of a job that was asked to end, by Ctrl-C and by SIGTERM
 PORTS = range(20000, 32768)  # below Linux's own, by default
 _LISTEN = "0A"  # the state in /proc/net/tcp
 
@@ -57,12 +60,34 @@ class Host:
     enter: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Part:
+    """Which part of a job runs here, if each of its hosts starts its own.
+
+    host:    this one's number, of `hosts`, from 0
+    address: of host 0, for the others
+    port:    there, on which the framework's ranks meet
+    """
+
+    hosts: int
+    host: int
+    address: str
+    port: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.host < self.hosts:
+            raise ValueError(
+                f"the hosts of {self.hosts} are 0 to {self.hosts - 1}, got {self.host}"
+            )
+
+
 def run_processes(
     script_args: Sequence[str],
     nproc: int,
     env: Mapping[str, str] | None = None,
     *,
     hosts: Sequence[Host] = (Host(),),
+    part: Part | None = None,
     output: IO[str] | None = None,
     prefix: bool = True,
     timeout: float | None = None,
@@ -73,6 +98,7 @@ def run_processes(
     script_args: a script and its arguments, or `-m module ...`
     env:         variables to add to this process's environment
     hosts:       where the ranks run, equally many on each
+    part:        these are not all of the job, but those of one host
     output:      where the ranks' lines go (default: stdout), each preceded by `[rank]` if `prefix`
     timeout:     seconds after which the job is ended with status 124
     overlaps:    transfers run in parallel with computation, as between pipeline stages; each rank
@@ -81,41 +107,62 @@ def run_processes(
     Returns 0 if all ranks succeed. The first rank that fails ends the job: its status is returned
     (128 + n if a signal n killed it). Ctrl-C and SIGTERM end all ranks: 130 and 143.
     """
-    if nproc < 1:
-        raise ValueError(f"a job needs at least one process, got {nproc}")
-    if not hosts or nproc % len(hosts):
-        raise ValueError(f"{nproc} processes cannot be shared out evenly to {len(hosts)} hosts")
+    whole = _whole(nproc, hosts, part)
     sink = _Sink(output or sys.stdout)
-    processes: list[subprocess.Popen[str]] = []
+    processes: dict[int, subprocess.Popen[str]] = {}
     readers: list[threading.Thread] = []
     try:
         with _signals_raise():
-            port = free_port()
-            job = _job_env(nproc, hosts[0].address, port, env, overlaps)
-            for rank in range(nproc):
-                host, local_rank = divmod(rank, nproc // len(hosts))
-                own = {
-                    **os.environ, **job, "RANK": str(rank), "LOCAL_RANK": str(local_rank)
-                }  # fmt: skip
-                command = [*hosts[host].enter, sys.executable, "-u", *script_args]
-                processes.append(process := _start(leashed(command), own))
+            job = _job_env(
+                nproc, whole, {**({} if part else _watch_env()), **(env or {})}, overlaps
+            )
+            size = nproc * whole.hosts
+            for number in range(nproc):
+                host, local_rank = divmod(number, nproc // len(hosts))
+                rank = number + whole.host * nproc
+                own = {**os.environ, **job, "RANK": str(rank), "LOCAL_RANK": str(local_rank)}
+                command = watched([sys.executable, "-u", *script_args])
+                processes[rank] = process = _start([*hosts[host].enter, *command], own)
                 if overlaps:
-                    _bind(process, rank, nproc)
-                head = f"[{rank}] " if prefix and nproc > 1 else ""
+                    _bind(process, number, nproc)
+                head = f"[{rank}] " if prefix and size > 1 else ""
                 readers.append(sink.follow(process, head))
-                if rank == 0 and nproc > 1:
-                    _wait_until_listening(process, port)
+                if rank == 0 and size > 1:
+                    _wait_until_listening(process, whole.port)
             deadline = None if timeout is None else time.monotonic() + timeout
-            return _wait(processes, deadline, sink, readers)
+            return _wait(processes, size, deadline, sink, readers)
     except KeyboardInterrupt:
         return 130
     except _Terminated:
         return 143
     finally:
-        _end(processes)
+        _end(list(processes.values()))
         for reader in readers:
             reader.join(timeout=TERM_SECONDS)
         sink.close()
+
+
+def _whole(nproc: int, hosts: Sequence[Host], part: Part | None) -> Part:
+    """Where the ranks meet, and which of them start here."""
+    if nproc < 1:
+        raise ValueError(f"a job needs at least one process, got {nproc}")
+    if not hosts or nproc % len(hosts):
+        raise ValueError(f"{nproc} processes cannot be shared out evenly to {len(hosts)} hosts")
+    return part or Part(1, 0, hosts[0].address, free_port())
+
+
+def is_launched() -> bool:
+    """True if a launcher has started this process as a rank, or OneFlow has been imported."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def starts_again(status: int, left: int) -> bool:
+    """Whether a job that ended with `status` does, and may `left` times; which is said, too."""
+    if status in (0, *STOPPED) or not left:
+        return False
+    more = f"{left - 1} more left" if left > 1 else "the last time"
+    print(f"the job ended with status {status}; it starts again ({more})", file=sys.stderr)
+    return True
 
 
 def free_port() -> int:
@@ -133,17 +180,14 @@ def free_port() -> int:
 
 
 def _watch_env() -> dict[str, str]:
-    """Of the ranks' companions. If this process is a rank of another job, these are not."""
+    """Of the ranks' companions."""
     return {
         "AUTODDL_WATCH_PORT": str(free_port()),
         "AUTODDL_SECRET": secrets.token_hex(16),
-        "AUTODDL_WATCHED": "",
     }
 
 
-def _job_env(
-    nproc: int, address: str, port: int, env: Mapping[str, str] | None, overlaps: bool
-) -> dict[str, str]:
+def _job_env(nproc: int, whole: Part, env: Mapping[str, str], overlaps: bool) -> dict[str, str]:
     cores = os.cpu_count() or 1
     defaults = {"GLOG_minloglevel": "2", "OMP_NUM_THREADS": str(max(1, cores // nproc))}
     if cores < (1 if overlaps else 2) * nproc:
@@ -153,11 +197,11 @@ def _job_env(
         defaults["ONEFLOW_VM_COMPUTE_ON_WORKER_THREAD"] = "0"
     return {
         **{key: value for key, value in defaults.items() if key not in os.environ},
-        **_watch_env(),
-        **(env or {}),
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(nproc),
+        "AUTODDL_WATCHED": "",  # if this process is a rank of another job, these are not
+        **env,
+        "MASTER_ADDR": whole.address,
+        "MASTER_PORT": str(whole.port),
+        "WORLD_SIZE": str(nproc * whole.hosts),
     }
 
 
@@ -223,6 +267,7 @@ class _Sink:
         self._stream = stream
         self._lock = threading.Lock()
         self._kept: list[str] = []
+        self._causes: set[str] = set()  # ranks
 
     def follow(self, process: subprocess.Popen[str], head: str) -> threading.Thread:
         """Start a thread that copies the lines of `process`, each after `head`."""
@@ -248,6 +293,10 @@ class _Sink:
                 if self.knows_cause:
                     return
                 line = line.replace(_WITHOUT_A_WORD, self.how.get(int(found[1]), _WITHOUT_A_WORD))
+            if said := _CAUSE.search(line):
+                if said[1] in self._causes:
+                    return  # a companion on each host says it
+                self._causes.add(said[1])
             self.knows_cause = self.knows_cause or _ENDS_THE_JOB in line
             self._stream.write(line + "\n")
             if self.knows_cause:
@@ -266,26 +315,27 @@ class _Sink:
 
 
 def _wait(
-    processes: Sequence[subprocess.Popen[str]],
+    processes: Mapping[int, subprocess.Popen[str]],
+    size: int,
     deadline: float | None,
     sink: _Sink,
     readers: Sequence[threading.Thread],
 ) -> int:
-    """Wait until all ranks succeed or one fails; returns its status, 124 at the deadline.
+    """Wait until all ranks here succeed or one fails; returns its status, 124 at the deadline.
 
     A rank that aborts has usually lost another one, whose failure is then the cause.
     """
     while True:
-        codes = [process.poll() for process in processes]
-        failed = [(code == -signal.SIGABRT, rank) for rank, code in enumerate(codes) if code]
+        codes = {rank: process.poll() for rank, process in processes.items()}
+        failed = [(code == -signal.SIGABRT, rank) for rank, code in codes.items() if code]
         if failed:
             is_abort, rank = min(failed)
             end = time.monotonic() + (GRACE_SECONDS if is_abort else WORD_SECONDS)
             while time.monotonic() < end and not sink.knows_cause:
-                sink.how = _hows([process.poll() for process in processes])
+                sink.how = _hows({one: process.poll() for one, process in processes.items()})
                 time.sleep(POLL_SECONDS)
-            return _named(processes, rank, sink, readers)
-        if all(code == 0 for code in codes):
+            return _named(processes, size, rank, sink, readers)
+        if all(code == 0 for code in codes.values()):
             return 0
         if deadline is not None and time.monotonic() > deadline:
             return 124
@@ -293,29 +343,30 @@ def _wait(
 
 
 def _named(
-    processes: Sequence[subprocess.Popen[str]],
+    processes: Mapping[int, subprocess.Popen[str]],
+    size: int,
     rank: int,
     sink: _Sink,
     readers: Sequence[threading.Thread],
 ) -> int:
     """The status of the job that `rank` has ended; which rank and how is said, if none has."""
-    codes = [process.poll() for process in processes]
+    codes = {one: process.poll() for one, process in processes.items()}
     if codes[rank] == -signal.SIGABRT:
-        _, rank = min((code == -signal.SIGABRT, n) for n, code in enumerate(codes) if code)
+        _, rank = min((code == -signal.SIGABRT, n) for n, code in codes.items() if code)
     code = codes[rank]
     assert code is not None
     if not sink.knows_cause:
-        sink.write(f"rank {rank} of {len(processes)} {_hows(codes)[rank]} and ends the job")
+        sink.write(f"rank {rank} of {size} {_hows(codes)[rank]} and ends the job")
     end = time.monotonic() + RECORD_SECONDS
-    _wait_some(processes, GRACE_SECONDS)
+    _wait_some(list(processes.values()), GRACE_SECONDS)
     for reader in readers:  # it ends with the rank's companion
         reader.join(max(0.0, end - time.monotonic()))
     return code if code > 0 else 128 - code
 
 
-def _hows(codes: Sequence[int | None]) -> dict[int, str]:
+def _hows(codes: Mapping[int, int | None]) -> dict[int, str]:
     """In what way each rank ended whose status is not 0."""
-    failed = [rank for rank, code in enumerate(codes) if code]
+    failed = [rank for rank, code in codes.items() if code]
     hows = {}
     for rank in failed:
         code = codes[rank]

@@ -24,6 +24,7 @@ class Rank:
     state:   of its main thread, as in proc(5): "S" sleeps, "T" is stopped
     ticks:   CPU time of its main thread
     is_dead: it has ended
+    has_loaded: OneFlow, whose import waits for all ranks
     """
 
     rank: int
@@ -33,12 +34,14 @@ class Rank:
     state: str
     ticks: int
     is_dead: bool
+    has_loaded: bool
     calls: int
     inside: int
     collectives: int
     ended: bool
     patience_s: float
     link_bytes_per_s: float
+    is_guarded: bool
     call: str
     collective: str
     reason: str
@@ -47,6 +50,11 @@ class Rank:
     def place(self) -> str:
         """Its host, with the address where hosts may have one name."""
         return self.host if self.address.startswith("127.") else f"{self.host} ({self.address})"
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is wrong with its end. The launcher knows more of one that was not guarded."""
+        return self.ended or (self.is_dead and not self.is_guarded)
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -103,39 +111,72 @@ def judge(
         return Cause(rank, f"rank {rank} of {size}{host} {what}")
 
     for number, one in ranks.items():
-        if one.is_dead and not one.ended:
+        if one.is_dead and not one.is_over:
             if one.reason:
                 return Cause(number, "")
             return say(number, f"ended without a word {one.where} and ends the job")
+    start_s = max(limit_s, START_SECONDS)
     for number in range(size):
-        if number not in ranks and running_s > (start_s := max(limit_s, START_SECONDS)):
+        if number not in ranks and running_s > start_s:
             return say(number, f"has not come within {start_s:.0f} s {_HINT}")
-        if number in ranks and silent_s[number] > limit_s and not ranks[number].ended:
+        if number in ranks and silent_s[number] > limit_s and not ranks[number].is_over:
             mute = [n for n in ranks if silent_s[n] > limit_s - TOGETHER_SECONDS]
             return say(*_unheard(number, mute, ranks, limit_s))
-    going = [one for one in ranks.values() if not one.ended]
+    if (absent := _absent(ranks, idle_s, start_s)) is not None:
+        return say(*absent)
+    going = [one for one in ranks.values() if not one.is_over]
     if len(ranks) < size or not going:
         return None
-    patience_s = max(limit_s, *(one.patience_s for one in going))
+    if (found := _stalled(ranks, going, idle_s, limit_s, stuck)) is not None:
+        return say(*found)
+    return None
+
+
+def _stalled(
+    ranks: Mapping[int, Rank],
+    going: list[Rank],
+    idle_s: Mapping[int, float],
+    limit_s: float,
+    stuck: Stuck | None,
+) -> tuple[int, str] | None:
+    """Of ranks that all have come and can be heard, one that does not go on, and what to say."""
     first = min(going, key=lambda one: (*one.how_far, one.rank))
+    patience_s = max(limit_s, *(one.patience_s for one in going))
+    if not first.is_guarded:
+        patience_s = max(patience_s, START_SECONDS)
     for one in going:
         if one.state in "Tt" and idle_s[one.rank] > limit_s:
-            return say(one.rank, f"is stopped {one.where} {_waiting(one, going)}{_HINT}")
+            return one.rank, f"is stopped {one.where} {_waiting(one, going)}{_HINT}"
     ahead = max(one.calls for one in ranks.values())
     if idle_s[first.rank] > patience_s and (first.inside or first.calls < ahead):
         if stuck and stuck.seconds > patience_s / 2 and stuck.rank in ranks:
             other = next((n for n in ranks if ranks[n].address == stuck.there), None)
             peer = stuck.there if other is None else f"rank {other} on {ranks[other].place}"
-            return say(
-                stuck.rank,
+            return stuck.rank, (
                 f"has had no answer from {peer} for {stuck.seconds:.0f} s "
-                f"{ranks[stuck.rank].where}: the link between them is down, {_HINT}",
+                f"{ranks[stuck.rank].where}: the link between them is down, {_HINT}"
             )
-        return say(
-            first.rank,
-            f"has done nothing for {patience_s:.0f} s {first.where} "
-            f"{_waiting(first, going)}{_HINT}",
+        return first.rank, (
+            f"has done nothing for {patience_s:.0f} s {first.where} {_waiting(first, going)}{_HINT}"
         )
+    return None
+
+
+def _absent(
+    ranks: Mapping[int, Rank], idle_s: Mapping[int, float], start_s: float
+) -> tuple[int, str] | None:
+    """A rank that others wait for before it has come, and what to say of it."""
+    in_calls = [one for one in ranks.values() if one.calls and not one.is_over]
+    idle = [one for one in ranks.values() if not one.calls and idle_s[one.rank] > start_s]
+    in_import = [one for one in idle if one.has_loaded and not one.is_dead]
+    for one in ranks.values():
+        if one.is_dead and not one.is_guarded and in_calls:
+            waits = f"while rank {in_calls[0].rank} waits {in_calls[0].where}"
+            return one.rank, f"ended without a word before it had come, {waits}, {_HINT}"
+    for one in idle:
+        if in_import and not one.ended and (one.is_dead or not one.has_loaded):
+            waits = f"while rank {in_import[0].rank} waits for it in OneFlow's import"
+            return one.rank, f"has not come within {start_s:.0f} s, {waits}, {_HINT}"
     return None
 
 

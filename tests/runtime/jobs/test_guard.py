@@ -77,6 +77,23 @@ def test_a_rank_that_ends_before_its_companion_has_met_rank_0s(tmp_path):
     assert "rank 1 of 2 on" in first_cause(out) and "before parallelize" in first_cause(out), out
 
 
+def test_a_rank_that_ends_before_it_imports_anything(tmp_path):
+    """The launcher watches it from its start, as its own status, 0, says nothing."""
+    text = "import os\nif os.environ['RANK'] == '1': os._exit(0)\n" + GUARDED + (
+        "with inside('step'): time.sleep(30)\n"
+    )  # fmt: skip
+    status, out = run(tmp_path, text, 2, env=ENV, timeout=40)
+    assert status not in (0, 124)
+    assert re.search(r"rank 1 of 2 .*(before it had come, while rank 0 waits in step 1|not come)",
+                     first_cause(out)), out  # fmt: skip
+
+
+def test_scripts_that_import_nothing_of_ours_are_left_alone(tmp_path):
+    text = "import os, time; time.sleep(2 * int(os.environ['RANK'])); print('done')"
+    status, out = run(tmp_path, text, 3, env={**ENV, "AUTODDL_TIMEOUT": "1"}, timeout=40)
+    assert status == 0 and out.count("done") == 3 and "ends the job" not in out, out
+
+
 def test_a_rank_that_is_killed_is_named_with_what_it_did(tmp_path):
     text = GUARDED + (
         "with inside('step'):\n"

@@ -109,6 +109,7 @@ TWICE = """
 import os, sys, time
 from autoddl.runtime.jobs.guard import inside, install_guard
 install_guard()
+print("watched", flush=True)
 with inside("step"):
     time.sleep(1.5)
 if sys.argv[1] == "second" and os.environ["RANK"] == "1":
@@ -136,6 +137,8 @@ def test_a_job_started_twice(tmp_path):
         ]  # fmt: skip
 
     first = start("first")
+    for one in first:
+        assert one.stdout is not None and one.stdout.readline() == "watched\n"
     time.sleep(1)
     second = start("second")
     said = [one.communicate(timeout=60)[0] for one in (*first, *second)]

@@ -8,8 +8,9 @@ from autoddl.runtime.jobs.links import Stuck
 from autoddl.runtime.jobs.verdict import Rank, judge
 
 HERE = Rank(
-    rank=0, host="h", address="127.0.0.1", peers={}, state="S", ticks=5, is_dead=False, calls=3,
-    inside=1, collectives=9, ended=False, patience_s=0.0, link_bytes_per_s=0.0, call="step 3",
+    rank=0, host="h", address="127.0.0.1", peers={}, state="S", ticks=5, is_dead=False,
+    has_loaded=True, calls=3, inside=1, collectives=9, ended=False, patience_s=0.0,
+    link_bytes_per_s=0.0, is_guarded=True, call="step 3",
     collective="all_gather of ranks 0, 1", reason="",
 )  # fmt: skip
 BEHIND = replace(HERE, rank=1, calls=2, inside=0, call="step 2")
@@ -52,6 +53,47 @@ def test_the_cause_is_named(other, options, text):
 )
 def test_a_job_that_goes_on_is_left_alone(other, options):
     assert verdict(other, **options) is None
+
+
+AT_START = replace(HERE, calls=0, inside=0, collectives=0, is_guarded=False)
+NOT_COME = replace(AT_START, rank=1, has_loaded=False)
+
+
+def at_start(one, other, idle, running_s=100.0):
+    silent_s = {0: 0.0, 1: 0.0}
+    return judge({0: one, 1: other}, silent_s, {0: idle, 1: idle}, running_s, 2, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "text"),
+    [
+        (AT_START, NOT_COME, "rank 1 of 2 on h has not come within 60 s, while rank 0 waits"),
+        (
+            replace(NOT_COME, rank=0),
+            replace(AT_START, rank=1),
+            "rank 0 of 2 on h has not come within 60 s, while rank 1 waits",
+        ),
+        (AT_START, replace(AT_START, rank=1, is_dead=True), "rank 1 of 2 on h has not come"),
+        (HERE, replace(NOT_COME, is_dead=True), "rank 1 of 2 on h ended without a word before it"),
+        (HERE, replace(NOT_COME), "rank 1 of 2 on h has done nothing for 60 s before parallelize"),
+    ],
+)
+def test_who_does_not_come_to_the_import_of_the_framework_is_named(one, other, text):
+    cause = at_start(one, other, 61.0)
+    assert cause is not None and text in cause.text and "ends the job" in cause.text
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "idle"),
+    [
+        (AT_START, NOT_COME, 59.0),  # it may still read what it needs
+        (replace(NOT_COME, rank=0), NOT_COME, 100.0),  # nobody waits: any script may sleep
+        (AT_START, replace(AT_START, rank=1), 100.0),  # a script that needs no autoddl
+        (NOT_COME, replace(AT_START, rank=1, is_dead=True), 100.0),  # one that has ended
+    ],
+)
+def test_a_job_that_has_not_begun_is_left_alone(one, other, idle):
+    assert at_start(replace(one, rank=0), other, idle) is None
 
 
 def test_who_waits_for_the_loss_of_a_step_is_not_the_cause():
