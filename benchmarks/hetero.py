@@ -42,7 +42,7 @@ from benchmarks.box.work import run_plans
 MODELS = ("wide_mlp", "vgg", "wide_gpt")
 RATIO = 3  # of the fast devices' speed to the slow ones'
 COMPUTED = 0.65  # of a data parallel step with equal parts
-CALIBRATE = "--max-bytes 4194304 --repeats 5 --budget 60 --no-point-to-point"
+CALIBRATE = "--max-bytes 4194304 --repeats 5 --budget 120 --no-point-to-point"
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from benchmarks.box.work import run_plans
 
 MODELS = {"wide_mlp": "data parallel", "wide_gpt": "tensor parallel in hosts", "bert_moe": ""}
 REAL = ("real_mlp", "data parallel", "2x1", "100mbit")
-CALIBRATE = "--max-bytes 4194304 --repeats 7 --budget 120 --no-point-to-point"
+CALIBRATE = "--max-bytes 4194304 --repeats 7 --budget 180 --no-point-to-point"
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoddl.cluster.submesh import SubMesh
 from autoddl.plans.reshard.strategies import End
+from autoddl.sbp.mesh import SubMesh
 from autoddl.sbp.placement import B, NdSbp, S
 
 Spec = tuple[str, ...]  # per tensor dim: "", "0", "1" or "01", the mesh dims that split it

@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--recalibrate", action="store_true")
     parser.add_argument("--report", action="store_true", help="only draw what is there")
     parser.add_argument(
-        "--calibrate", default="--max-bytes 4194304 --repeats 7 --budget 400 --no-point-to-point"
+        "--calibrate", default="--max-bytes 4194304 --repeats 7 --budget 460 --no-point-to-point"
     )
     args = parser.parse_args()
     path = FOLDER / "truth.json"

@@ -149,6 +149,7 @@ class Calibration:
     warnings:   reasons to distrust the fit, if any
     ranges:     the messages and groups that were measured
     command:    that measured, and with which `software`; "" in files that do not say it
+    notes:      how well the times are known, and what was left out
     """
 
     date: Name
@@ -161,6 +162,7 @@ class Calibration:
     ranges: tuple[Range, ...]
     command: Annotated[str, OMIT] = ""
     software: Annotated[str, OMIT] = ""
+    notes: Annotated[tuple[str, ...], OMIT] = ()
 
     def covers(self, kind: str, nodes: int, gpus: int, groups: float, local_bytes: float) -> bool:
         """False if nothing near the collective's shape and size was measured."""

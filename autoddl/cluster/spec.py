@@ -40,9 +40,8 @@ from .._files import (
     expect,
 )
 from ..sbp.collectives import COLLECTIVES, Collectives
-from ..sbp.mesh import Mesh
+from ..sbp.mesh import Mesh, SubMesh
 from .link import Calibration, GroupLine, Link
-from .submesh import SubMesh
 
 MACHINES = Path(__file__).parent / "machines"  # the files that come with autoddl
 Value = TypeVar("Value")

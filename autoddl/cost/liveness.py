@@ -21,10 +21,7 @@ gradient is reduced as soon as it is there. Of a bucket the gradients are laid o
 which takes their place once it is whole, and then travels; others travel at the end.
 
 What an operator keeps beside its inputs and outputs, and what it needs meanwhile, is told by the
-rules of the back end (`memory_rules.MemoryRules`). If the back end can also compile the step, the
-memory of the compiled step counts as well:
-
-    required = max(peak of the executor, peak of the compiled step)
+rules of the back end (`memory_rules.MemoryRules`).
 """
 
 from __future__ import annotations
@@ -61,42 +58,29 @@ def memory_peak(plan: PlannedStep, rules: MemoryRules, runtime: Runtime = "graph
         raise ValueError(f"unknown runtime {runtime!r}; use one of {', '.join(RUNTIMES)}")
     if runtime == "graph":
         return rules.compiled_peak(plan)
-    return max((tape.sweep() for tape in _tapes(plan, rules)), key=lambda peak: peak.bytes)
+    peaks = (step.build().sweep() for step in fullest_passes(plan, rules))
+    return max(peaks, key=lambda peak: peak.bytes)
 
 
 def memory_course(plan: PlannedStep, rules: MemoryRules) -> list[Moment]:
     """What one device holds at each operator of a step, as autoddl's executor runs it."""
     return max(
-        (tape.course() for tape in _tapes(plan, rules)),
+        (step.build().course() for step in fullest_passes(plan, rules)),
         key=lambda course: max((moment.bytes for moment in course), default=0),
     )
 
 
-def _tapes(plan: PlannedStep, rules: MemoryRules) -> Iterator[Tape]:
-    """Of the fullest passes; of a stage with all micro-batches in flight, the first and the second.
+def fullest_passes(plan: PlannedStep, rules: MemoryRules) -> Iterator[StepTape]:
+    """To be built; of a stage with all micro-batches in flight, the first and the second.
 
     The first backward pass there finds all of them, but no sums of gradients yet.
     """
     flight = plan.again.in_flight
     if not (plan.graph.is_stage and flight == plan.micro_batches > 1):
-        yield StepTape(plan, operators=rules.operators, in_flight=flight).build()
+        yield StepTape(plan, operators=rules.operators, in_flight=flight)
         return
-    yield StepTape(plan, operators=rules.operators, in_flight=flight, is_first=True).build()
-    yield StepTape(plan, operators=rules.operators, in_flight=flight - 1).build()
-
-
-def required_bytes(
-    plan: PlannedStep, rules: MemoryRules, limit_bytes: float, executor: int | None = None
-) -> int:
-    """Bytes of a device that a plan needs; if the executor alone exceeds the limit, its bytes.
-
-    executor: what that holds, if it is known
-    """
-    if executor is None:
-        executor = memory_peak(plan, rules, "executor").bytes
-    if executor > limit_bytes or not rules.compiles(plan):
-        return executor
-    return max(executor, rules.compiled_bytes(plan))
+    yield StepTape(plan, operators=rules.operators, in_flight=flight, is_first=True)
+    yield StepTape(plan, operators=rules.operators, in_flight=flight - 1)
 
 
 @dataclass
@@ -106,21 +90,22 @@ class StepTape(StepTensors):
     operators: what they hold on the back end
     in_flight: micro-batches whose forward pass is kept
     is_first:  of the micro-batches, the first one's backward pass is meant, before the sums
+    marks:     actions so far, and bytes that are there all the time, after each operator's forward
+               pass, and then, in reverse order, after each one's backward pass
     """
 
     operators: OperatorMemory = field(kw_only=True)
     in_flight: int = field(kw_only=True, default=1)
     is_first: bool = field(kw_only=True, default=False)
+    marks: list[tuple[int, int]] = field(default_factory=list)
     _filled: dict[Key, str] = field(default_factory=dict)
     # operator -> local bytes of its inputs and outputs
     _local: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
 
     def build(self) -> Tape:
-        done = [0]  # actions at each position of a strand, see `plans.schedule.orders`
         for op in self.plan.graph.ops:
             self._forward(op)
-            if op.kind not in SOURCE_KINDS:
-                done += [max(done[-1], len(self.tape.actions) - 1), len(self.tape.actions)]
+            self._mark()
         self.tape.turn = len(self.tape.actions)
         made_again: set[int] = set()
         for op in reversed(self.plan.graph.ops):
@@ -139,25 +124,38 @@ class StepTape(StepTensors):
                 self._update(op)
             elif any(self.arrived.get(o) for o in op.outputs):
                 self._backward(op)
-            if op.kind not in SOURCE_KINDS:
-                done += [len(self.tape.actions)] * 2
+            self._mark()
         if self.ahead_bytes:
             self.tape.keep("redistribution", self.ahead_bytes)
-        others = self.in_flight - 1
         if self.plan.turns:
-            self.tape.keep("in flight", self._beside(done))
-            others = 0
+            self.tape.keep("in flight", self._beside())
         if not self.is_first:
             self._synchronise()
-        if others:
-            self.tape.keep("in flight", others * self.tape.bytes_across(self.tape.turn))
+        if self.in_flight > 1:
+            self.tape.keep("in flight", self.held_for_others(range(self.tape.turn)))
         return self.tape
 
-    def _beside(self, done: Sequence[int]) -> int:
-        """How many bytes more all strands hold at their peak than one strand does at its own.
+    def held_for_others(self, actions: range) -> int:
+        """Bytes that micro-batches hold whose backward pass has not begun, made by these actions.
 
-        done: at each position, how many actions of a strand are
+        Nothing if they take turns, see `_beside`.
         """
+        others = 0 if self.plan.turns else self.in_flight - 1
+        return others * self.tape.bytes_across(actions) if others else 0
+
+    def _mark(self) -> None:
+        self.marks.append((len(self.tape.actions), sum(self.tape.always.values())))
+
+    def _beside(self) -> int:
+        """How many bytes more all strands hold at their peak than one strand does at its own."""
+        done = [0]  # actions at each position of a strand, see `plans.schedule.orders`
+        ops, marks = self.plan.graph.ops, iter(self.marks)
+        for op, (count, _) in zip(ops, marks, strict=False):
+            if op.kind not in SOURCE_KINDS:
+                done += [max(done[-1], count - 1), count]
+        for op, (count, _) in zip(reversed(ops), marks, strict=True):
+            if op.kind not in SOURCE_KINDS:
+                done += [count] * 2
         held = self.tape.held()
         at = [0] * (1 + max(strand for strand, _ in self.plan.turns))
         most = 0

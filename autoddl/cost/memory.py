@@ -8,7 +8,7 @@
 
 Of blocks that are run again (`recompute`), what stays inside is there for one block at a time: the
 largest one counts, by its mean share (`Recomputation.weights`), so that a plan's sum is that of the
-search. Whether a step fits is told by its peak (`liveness.required_bytes`), not by this sum.
+search. Whether a step fits is told by its peak (`required.required_bytes`), not by this sum.
 
 Gradients that are there at the peak beside one for each parameter are
 

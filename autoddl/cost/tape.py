@@ -205,13 +205,14 @@ class Tape:
                 size[key], cause[key], made_at[key] = count, why, number
         return size, cause, made_at
 
-    def bytes_across(self, turn: int) -> int:
-        """Bytes of what the actions before number `turn` have made and later ones read.
+    def bytes_across(self, actions: range) -> int:
+        """Bytes of what these actions of the forward pass have made and the backward pass reads.
 
         Each in a place of its own.
         """
         last, (size, _, made_at) = self.last_reads(), self._sizes()
-        return sum(size[key] for key, number in made_at.items() if number < turn <= last[key])
+        keys = (key for key, number in made_at.items() if number in actions)
+        return sum(size[key] for key in keys if last[key] >= self.turn)
 
     def last_reads(self) -> dict[str, int]:
         """Root name -> the last action that reads it or a view of it (or makes it)."""

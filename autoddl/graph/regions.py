@@ -15,12 +15,13 @@ cross, so that recomputing a block requires keeping little.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..sbp.signature import find_rule
-from .graph import Graph, Op
+from .graph import SOURCE_KINDS, Graph, Op
 
 Block = tuple[str, ...]
 Blocks = tuple[Block, ...]
@@ -104,3 +105,102 @@ def _first(crossing: NDArray[np.int64], period: int, count: int) -> int:
     shifts = len(crossing) - 1 - period * count
     sums = [int(crossing[s : s + period * count : period].sum()) for s in range(shifts + 1)]
     return sums.index(min(sums))
+
+
+@dataclass(frozen=True)
+class AlikeBlock:
+    """A repeated block and the sources that it alone reads.
+
+    ops:   its operators' names, in the block's order
+    own:   those of the sources
+    key:   equal for blocks that do the same and read alike
+    """
+
+    ops: Block
+    own: Block
+    key: Hashable
+
+
+def alike_blocks(graph: Graph) -> tuple[tuple[AlikeBlock, ...], ...]:
+    """Runs of blocks that follow one another and are alike, where no others read what is inside.
+
+    Inside is what all blocks of a run but the last one make: only the same block and the next one
+    read it. Of each run there are two blocks at least.
+    """
+    return graph.once(_alike_blocks)
+
+
+def _alike_blocks(graph: Graph) -> tuple[tuple[AlikeBlock, ...], ...]:
+    order = {op.name: n for n, op in enumerate(o for o in graph.ops if o.kind not in SOURCE_KINDS)}
+    keys = _Reads(graph, repeated_blocks(graph))
+    runs: list[list[AlikeBlock]] = []
+    for number, block in enumerate(keys.blocks):
+        new = AlikeBlock(block, keys.own(number), keys.of(number))
+        last = runs[-1][-1] if runs else None
+        if (
+            last is not None
+            and last.key == new.key
+            and order[last.ops[0]] + len(block) == order[block[0]]
+            and keys.is_closed(number - 1)
+        ):
+            runs[-1].append(new)
+        else:
+            runs.append([new])
+    return tuple(tuple(run) for run in runs if len(run) > 1)
+
+
+class _Reads:
+    """How the operators of blocks read."""
+
+    def __init__(self, graph: Graph, blocks: Blocks):
+        self.graph, self.blocks = graph, blocks
+        self._ops = {op.name: op for op in graph.ops}
+        # operator -> its block's number, and its place in it
+        self._at = {name: (b, n) for b, block in enumerate(blocks) for n, name in enumerate(block)}
+
+    def own(self, number: int) -> Block:
+        """The sources that only this block reads, in the order in which it does."""
+        read = (name for op in self.blocks[number] for name in self._ops[op].inputs)
+        return tuple(
+            self.graph.producers[name].name
+            for name in dict.fromkeys(read)
+            if self._is_own(name, number)
+        )
+
+    def _is_own(self, tensor: str, number: int) -> bool:
+        producer = self.graph.producers[tensor]
+        return producer.kind in SOURCE_KINDS and self._readers(producer) == {number}
+
+    def _readers(self, op: Op) -> set[int]:
+        """The numbers of the blocks in which an operator's outputs are read; -1 for outside."""
+        users = (user for name in op.outputs for user, _ in self.graph.consumers[name])
+        return {self._at.get(user.name, (-1, 0))[0] for user in users}
+
+    def is_closed(self, number: int) -> bool:
+        """Whether what a block makes is read in it and in the next one only, and not returned."""
+        made = [self._ops[name] for name in self.blocks[number]]
+        returned = {*self.graph.outputs, self.graph.loss}
+        return all(
+            self._readers(op) <= {number, number + 1} and returned.isdisjoint(op.outputs)
+            for op in made
+        )
+
+    def of(self, number: int) -> Hashable:
+        """What blocks have in common that do the same and read alike."""
+        graph, places = self.graph, {name: n for n, name in enumerate(self.own(number))}
+        key: list[Hashable] = []
+        for op in map(self._ops.__getitem__, self.blocks[number]):
+            reads: list[Hashable] = []
+            for tensor in op.inputs:
+                producer = graph.producers[tensor]
+                block, place = self._at.get(producer.name, (number - 2, 0))
+                if producer.name in places:
+                    own = producer.kind, tensor in graph.needs_grad
+                    reads.append(("own", places[producer.name], *own))
+                elif number - block < 2:
+                    reads.append((number - block, place, producer.outputs.index(tensor)))
+                else:
+                    reads.append(tensor)
+            uses = [(len(graph.consumers[o]), o in graph.needs_grad) for o in op.outputs]
+            key.append((graph.alike[op.name], *reads, *uses))
+        return tuple(key)

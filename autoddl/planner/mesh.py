@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..cluster.submesh import SubMesh
 from ..cost.model import CostModel
 from ..cost.recompute import Checkpointing
 from ..graph.demands import Demands, find_demands
@@ -38,6 +37,7 @@ from ..plans.figures import figures
 from ..plans.format import format_at_least, format_bytes, format_seconds
 from ..plans.plan import Plan
 from ..plans.stage import SearchRecord, StagePlan
+from ..sbp.mesh import SubMesh
 from ..sbp.redistribute import PathTable
 from ..search.algorithms import Algorithm, find_algorithm
 from ..search.budget import FIRST_PART, Budget, Deadline

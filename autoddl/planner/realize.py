@@ -16,10 +16,10 @@ import numpy as np
 
 from ..cost.collectives import CommModel
 from ..cost.exchange import Buckets
-from ..cost.liveness import required_bytes
 from ..cost.memory import held_bytes
 from ..cost.model import MemoryView
 from ..cost.recompute import Recomputation
+from ..cost.required import required_bytes
 from ..cost.sharded_storage import (
     WHOLE,
     Storage,

@@ -29,13 +29,12 @@ from .._files import (
     json_number,
 )
 from ..cluster.spec import Cluster
-from ..cluster.submesh import SubMesh
 from ..cost.exchange import Exchange, exchanges
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph, Once, Op
 from ..graph.placed import PlannedEdge, PlannedOp, StoredEdges
 from ..graph.regions import Blocks
-from ..sbp.mesh import Mesh
+from ..sbp.mesh import Mesh, SubMesh
 
 _NAMES = ("name", "tensor")  # attributes that hold a name
 

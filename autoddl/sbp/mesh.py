@@ -16,6 +16,8 @@ dim is cut by the same shares. All other axes are even. Along every axis
 
 A device whose run gets less than the largest part holds less: `Mesh.seen_by` is the mesh whose
 `parts` are those of another part.
+
+A stage of a pipeline runs on a `SubMesh`: whole hosts, or one of equal parts of a host.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from functools import cached_property
 from typing import Literal
 
 LinkClass = Literal["inter", "intra"]
+Device = tuple[int, int]  # host, number on the host
 
 
 def prime_factors(n: int) -> tuple[int, ...]:
@@ -196,3 +199,52 @@ class Mesh:
     def __str__(self) -> str:
         uneven = f" by {':'.join(map(str, self.shares))}" if self.shares else ""
         return f"{self.nodes}x{self.gpus_per_node}{uneven}"
+
+
+@dataclass(frozen=True, order=True)
+class SubMesh:
+    """`nodes` hosts from `first_node` on, on each the `gpus` devices from `first_gpu` on."""
+
+    first_node: int
+    nodes: int
+    first_gpu: int
+    gpus: int
+
+    def __post_init__(self) -> None:
+        if min(self.nodes, self.gpus) < 1 or min(self.first_node, self.first_gpu) < 0:
+            raise ValueError(f"a sub-mesh needs at least one device of a cluster, got {self}")
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """The stage's own mesh; its ranks count from 0, row-major."""
+        return Mesh(self.nodes, self.gpus)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Hosts, and devices on each."""
+        return self.nodes, self.gpus
+
+    @property
+    def size(self) -> int:
+        return self.nodes * self.gpus
+
+    @cached_property
+    def devices(self) -> tuple[Device, ...]:
+        """The device of each of the mesh's ranks."""
+        return tuple(
+            (self.first_node + n, self.first_gpu + g)
+            for n in range(self.nodes)
+            for g in range(self.gpus)
+        )
+
+    def ranks(self, gpus_per_node: int) -> tuple[int, ...]:
+        """The cluster's ranks of the devices, on hosts of `gpus_per_node`."""
+        return tuple(host * gpus_per_node + gpu for host, gpu in self.devices)
+
+    def __str__(self) -> str:
+        hosts = _range(self.first_node, self.nodes)
+        return f"host {hosts} devices {_range(self.first_gpu, self.gpus)}"
+
+
+def _range(first: int, count: int) -> str:
+    return str(first) if count == 1 else f"{first}-{first + count - 1}"

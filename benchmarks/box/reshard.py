@@ -21,10 +21,10 @@ from typing import Any
 from autoddl._files import write_atomically
 from autoddl.cluster.link import Link
 from autoddl.cluster.spec import Cluster
-from autoddl.cluster.submesh import SubMesh
 from autoddl.plans.reshard.plan import ReshardPlan, plan_reshard
 from autoddl.plans.reshard.strategies import End
 from autoddl.sbp.layout import TensorSpec
+from autoddl.sbp.mesh import SubMesh
 from autoddl.sbp.placement import NdSbp
 from autoddl.tools.box import Box
 from benchmarks.reshard import ROUTES

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from autoddl.cost.liveness import memory_course, required_bytes
+from autoddl.cost.liveness import memory_course
 from autoddl.cost.memory_rules import rules_of
+from autoddl.cost.required import required_bytes
 from autoddl.planner.baselines import data_parallel, forced
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan

@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable, Sequence
 
 from autoddl.cluster.spec import Cluster
-from autoddl.cluster.submesh import SubMesh
 from autoddl.cost.sharded_storage import Storage
 from autoddl.graph.graph import Graph, Op
 from autoddl.graph.placed import PlannedEdge, PlannedOp
@@ -12,7 +11,7 @@ from autoddl.planner.realize import split_storage
 from autoddl.plans import Plan, SearchRecord, StagePlan
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.sbp.layout import is_even
-from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.mesh import Mesh, SubMesh
 from autoddl.sbp.placement import NdSbp
 from autoddl.sbp.redistribute import PathTable
 from autoddl.sbp.signature import Signature, signatures_of

@@ -14,7 +14,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...cluster.submesh import SubMesh
 from ...cost.model import CostModel
 from ...cost.recompute import Checkpointing
 from ...graph.cut import CutGraph, cut_graph
@@ -25,6 +24,7 @@ from ...plans.figures import figures
 from ...plans.plan import Plan
 from ...plans.schedule.orders import in_flight
 from ...plans.stage import StagePlan
+from ...sbp.mesh import SubMesh
 from ..asked import stage_counts
 from ..mesh import plan_mesh, write_stage
 from ..options import PlanOptions

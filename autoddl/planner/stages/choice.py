@@ -22,7 +22,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ...cluster.spec import Cluster
-from ...cluster.submesh import SubMesh
 from ...cost.model import CostModel
 from ...graph.cut import CutGraph
 from ...graph.rows import find_rows, why_whole
@@ -31,6 +30,7 @@ from ...plans.schedule.make import make_schedule
 from ...plans.schedule.schedule import Costs
 from ...plans.schedule.simulate import simulate
 from ...plans.stage import StagePrice
+from ...sbp.mesh import SubMesh
 from ...search.budget import FIRST_PART, Deadline
 from ..options import INTERLEAVED, PlanOptions
 from .partition import partitions

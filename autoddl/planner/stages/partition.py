@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cluster.submesh import SubMesh
+from ...sbp.mesh import SubMesh
 from .task import (
     Array,
     Partition,

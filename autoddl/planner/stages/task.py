@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cluster.submesh import SubMesh
 from ...plans.stage import StagePrice
+from ...sbp.mesh import SubMesh
 
 Shape = tuple[int, int, int]  # hosts, devices of each, the group of hosts (0 if all are alike)
 Array = NDArray[np.float64]

@@ -41,7 +41,7 @@ def machine_sections(cluster: Cluster) -> tuple[Section, ...]:
         Figure("samples", "samples", known.samples, "count"),
         Figure("r2", "R2", f"{known.r2:.3f}"),
     )
-    notes = tuple(f"calibration: {warning}" for warning in known.warnings)
+    notes = tuple(f"calibration: {warning}" for warning in (*known.warnings, *known.notes))
     return table, Figures("calibration", "Measured", measured, notes=notes)
 
 

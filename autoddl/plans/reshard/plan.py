@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...cluster.spec import Cluster
-from ...cluster.submesh import Device
 from ...sbp.layout import TensorSpec
+from ...sbp.mesh import Device
 from .order import ORDERS, Job, Option, run
 from .strategies import (
     STRATEGIES,

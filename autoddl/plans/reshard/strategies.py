@@ -42,8 +42,8 @@ import numpy as np
 
 from ...cluster.link import Link
 from ...cluster.spec import Cluster
-from ...cluster.submesh import Device, SubMesh
 from ...sbp.layout import TensorSpec, balanced_range, local_slices
+from ...sbp.mesh import Device, SubMesh
 from ...sbp.placement import NdSbp
 
 Strategy = Literal["send_recv", "local_all_gather", "global_all_gather", "broadcast"]

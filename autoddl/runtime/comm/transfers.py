@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...cluster.submesh import Device, SubMesh
 from ...plans.reshard.plan import ReshardPlan
 from ...plans.reshard.strategies import Move, UnitTask
 from ...sbp.layout import local_slices
+from ...sbp.mesh import Device, SubMesh
 from ...sbp.placement import NdSbp
 from ..backend import Backend, Tensor
 from ..emulate.arrival import Arrival

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...cluster.submesh import Device
 from ...graph.graph import Graph
 from ...graph.placed import PlannedOp
 from ...graph.rows import rows_apart
 from ...plans import Plan
 from ...plans.figures import Link, figures
 from ...sbp.layout import TensorSpec, is_even
-from ...sbp.mesh import Mesh
+from ...sbp.mesh import Device, Mesh
 from ...sbp.placement import NdSbp
 from ..backend import Tensor
 from ..comm.redistribute import LocalFn, prepare, to_broadcast

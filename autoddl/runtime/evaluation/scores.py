@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..._files import expect, expect_callable, shown
-from ...cluster.submesh import Device
 from ...graph.rows import divisor, rows_apart
 from ...sbp.layout import is_even, local_slices
-from ...sbp.mesh import Mesh
+from ...sbp.mesh import Device, Mesh
 from ...sbp.placement import B, NdSbp, S
 from ..backend import Tensor
 from ..calling import as_arguments, expect_iterable

@@ -1,14 +1,13 @@
 """Times the collectives of a calibration on all ranks, each until its median is known.
 
-All ranks have the same record and derive the same decisions from it. The points are visited in
-turns, several times each, so that a disturbance does not affect one of them alone; a point is done
-when its median is known well enough, or has its full number of samples. Rank 0 saves the record
-after every visit.
+All ranks have the same record and derive the same decisions from it (`measured`). A point is
+visited several times, between visits of others, so that a disturbance does not affect one of them
+alone; it is done when its median is known well enough, or has its full number of samples. Rank 0
+saves the record after every visit.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -18,15 +17,21 @@ from ...sbp.layout import local_shape
 from ...sbp.placement import B, NdSbp
 from ..comm.groups import Groups
 from ..comm.redistribute import prepare
-from .measured import Limits, Progress, estimate, is_over, progress, stop, why_not
+from .measured import (
+    Limits,
+    Progress,
+    calls_of,
+    next_point,
+    progress,
+    stop,
+    visit_seconds,
+    why_not,
+)
 from .record import Record, Timing
 from .schedule import ITEM_BYTES, Point, axes_of, is_active, pair_of
 from .stopwatch import Call, Stopwatch
 
-# A training step issues its collectives one after the other and does not wait for each: one call
-# that all ranks start and end together takes several times as long where processes share cores.
-SAMPLE_SECONDS = 0.1
-MOST_CALLS = 16  # of a small message, whose calls together do not reach SAMPLE_SECONDS
+SLOWER = 20  # than estimated may a visit be before a rank counts as lost
 
 
 def measure(
@@ -36,30 +41,31 @@ def measure(
     watch: Stopwatch,
     limits: Limits,
     memory_bytes: int,
+    spent: Callable[[], float],
     save: Callable[[], None],
     show: Callable[[Progress], None],
     expect: Callable[[str, float], None],
 ) -> None:
-    """Fill `record`. `expect(what, seconds)` is called before each visit with an estimate."""
-    started = time.monotonic()
+    """Fill `record`.
+
+    spent:  seconds since the calibration's start, the same on all ranks
+    expect: called with the name and the estimated seconds of each visit
+    """
     while True:
-        pending = [p for p in points if not is_over(record, p)]
-        if not pending:
-            return
-        for point in pending:
-            reason = why_not(record, point, limits, memory_bytes)
-            if watch.agreed(time.monotonic() - started) > limits.budget_s:
-                stop(record, pending, limits)
-                save()
-                return
-            if reason:
-                record.skipped[str(point)] = reason
-            else:
-                spent_s = time.monotonic() - started
-                show(progress(record, points, limits, point, spent_s))
-                expect(str(point), 10 * estimate(record, point) * MOST_CALLS)
-                _visit(record, point, groups, watch, limits)
+        spent_s = spent()
+        point = next_point(record, points, limits, limits.budget_s - spent_s)
+        if point is None:
+            stop(record, points, limits, memory_bytes)
             save()
+            return
+        reason = why_not(record, point, limits, memory_bytes)
+        if reason:
+            record.skipped[str(point)] = reason
+        else:
+            show(progress(record, points, limits, point, spent_s))
+            expect(str(point), SLOWER * visit_seconds(record, point, limits))
+            _visit(record, point, groups, watch, limits)
+        save()
 
 
 def _visit(record: Record, point: Point, groups: Groups, watch: Stopwatch, limits: Limits) -> None:
@@ -67,8 +73,7 @@ def _visit(record: Record, point: Point, groups: Groups, watch: Stopwatch, limit
     once = watch.warm_up(call)
     timing = record.timings.get(point)
     if timing is None:
-        calls = max(1, min(MOST_CALLS, int(SAMPLE_SECONDS / max(once, 1e-6))))
-        timing = record.timings[point] = Timing(calls)
+        timing = record.timings[point] = Timing(calls_of(once))
     count = limits.next_count(len(timing.samples))
     timing.samples += watch.seconds(call, timing.calls, count)
     if limits.is_done(timing.samples):

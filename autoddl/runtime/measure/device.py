@@ -33,8 +33,8 @@ SMALL_OPERATORS = 500  # a sample of one would mostly time the barrier around it
 def measure_device(
     watch: Stopwatch,
     groups: Groups,
+    most_seconds: float,
     samples: int = 7,
-    most_seconds: float = 0.5,
     tell: Callable[[str], None] = lambda what: None,
 ) -> DeviceTimes:
     """Measure the device; matmuls that would take more than `most_seconds` are left out."""

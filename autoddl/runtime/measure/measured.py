@@ -1,6 +1,10 @@
-"""Decides when a point is measured well enough or left out, and estimates the remaining time.
+"""Decides which point is visited next, when one is measured well enough, and when time is over.
 
-All decisions depend only on the record and the limits, so that all ranks decide alike.
+Always the point on which the least time was spent is next, the smaller message first: so each has
+a first median soon, from small messages to large ones, and what is left of the time goes to small
+messages, of which many samples cost little. A visit that would not end in time is not begun, but of
+those that a fit cannot do without. All decisions depend only on the record, the limits and rank 0's
+clock, so that all ranks decide alike.
 """
 
 from __future__ import annotations
@@ -9,16 +13,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .record import Record
+from ...plans.format import format_bytes
+from .record import Record, Timing
 from .schedule import Point
-from .statistics import is_known, least_samples
+from .statistics import half_interval
+from .stopwatch import WARM_UP_CALLS
 
 COPIES = 5  # tensors of a message's size that a collective keeps at once
 LEAST_VISIT = 3  # samples of a visit: fewer would spend the time on switching between points
 VISITS = 10  # a point's samples are spread over so many visits, so that a disturbance hits a tenth
+LEAST_SIZES = 2  # messages of each collective that a fit cannot do without
+# A training step issues its collectives one after the other and does not wait for each: one call
+# that all ranks start and end together takes several times as long where processes share cores.
+SAMPLE_SECONDS = 0.1
+MOST_CALLS = 16  # of a small message, whose calls together do not reach SAMPLE_SECONDS
 # seconds, and seconds per byte, of a collective before anything is measured: a slow network. Only
 # the estimate of the remaining time and the time limits use it
 GUESS = (2e-3, 2e-8)
+BUDGET_S = 180.0
 
 
 @dataclass(frozen=True)
@@ -27,7 +39,7 @@ class Limits:
 
     repeats:    samples of every point; None: until half the interval of the median is within
                 `precision` of it, or `most_repeats`
-    budget_s:   no new visit after this many seconds
+    budget_s:   to measure the device and the collectives, and again for a model's operators
     call_s:     messages whose collective would take longer are left out
     """
 
@@ -35,31 +47,55 @@ class Limits:
     precision: float = 0.05
     repeats: int | None = None
     most_repeats: int = 50
-    budget_s: float = 600.0
+    budget_s: float = BUDGET_S
     call_s: float = 2.0
 
+    @property
+    def time_is_over(self) -> str:
+        """The reason for which the rest is left out."""
+        return f"the time of {self.budget_s:g} s was over (--budget)"
+
+    @property
+    def most(self) -> int:
+        """Samples of a point."""
+        return self.most_repeats if self.repeats is None else self.repeats
+
     def is_done(self, samples: Sequence[float]) -> bool:
-        if self.repeats is not None:
-            return len(samples) >= self.repeats
-        return len(samples) >= self.most_repeats or is_known(
-            samples, self.confidence, self.precision
-        )
+        if len(samples) >= self.most:
+            return True
+        half = half_interval(samples, self.confidence)
+        return self.repeats is None and half is not None and half <= self.precision
 
     def next_count(self, count: int) -> int:
         """The number of samples of the next visit: few, so that they are spread over time."""
-        most = self.most_repeats if self.repeats is None else self.repeats
-        return max(1, min(max(LEAST_VISIT, most // VISITS), most - count))
+        return max(1, min(max(LEAST_VISIT, self.most // VISITS), self.most - count))
+
+    def more_samples(self, samples: Sequence[float]) -> int:
+        """Estimated samples until the point is done: intervals shrink with the root of them."""
+        count, half = len(samples), half_interval(samples, self.confidence)
+        if self.repeats is not None or half is None:
+            return self.most - count
+        wanted = count * (half / self.precision) ** 2
+        return min(self.most, max(math.ceil(wanted), count + LEAST_VISIT)) - count
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Points done and in all, seconds spent and estimated to remain, and what is measured now."""
+    """How far a calibration is.
 
+    done:    of `total` `units`, points or operators; 0 of 0 where they are not counted
+    spent_s: since the start; left_s: estimated to remain
+    what:    is measured now
+    known:   once all points have one, half the interval by the median, of the one in the middle
+    """
+
+    units: str
     done: int
     total: int
     spent_s: float
     left_s: float
     what: str
+    known: float | None = None
 
     @property
     def share(self) -> float:
@@ -69,6 +105,8 @@ class Progress:
 
 def estimate(record: Record, point: Point) -> float:
     """Estimated seconds of one call, from measurements of the same collective and shape."""
+    if point in record.timings:
+        return record.timings[point].median
     known = [
         (p.bytes, t.median)
         for p, t in record.timings.items()
@@ -96,36 +134,86 @@ def why_not(record: Record, point: Point, limits: Limits, memory_bytes: int) -> 
     seconds = estimate(record, point)
     known = any((p.kind, p.shape) == (point.kind, point.shape) for p in record.timings)
     if known and seconds > limits.call_s:
-        return f"would take {seconds:.2g} s a call (limit {limits.call_s:g} s)"
+        return f"a call would take more than {limits.call_s:g} s (--max-call)"
     return ""
 
 
-def stop(record: Record, pending: Sequence[Point], limits: Limits) -> None:
+def known_to(record: Record, share: float = 0.5) -> float:
+    """Half the interval by the median, of all points but those `1 - share` that are known worst.
+
+    Of few samples the interval is their range.
+    """
+    halves = sorted(t.half_interval(record.confidence) for t in record.timings.values())
+    return halves[math.ceil(share * len(halves)) - 1]
+
+
+def calls_of(seconds: float) -> int:
+    """Calls of a sample, of which each takes so long."""
+    return max(1, min(MOST_CALLS, int(SAMPLE_SECONDS / max(seconds, 1e-6))))
+
+
+def visit_seconds(record: Record, point: Point, limits: Limits) -> float:
+    """Estimated seconds of the point's next visit."""
+    seconds = estimate(record, point)
+    timing = record.timings.get(point) or Timing(calls_of(seconds))
+    count = limits.next_count(len(timing.samples))
+    return seconds * (WARM_UP_CALLS + count * timing.calls)
+
+
+def next_point(
+    record: Record, points: Sequence[Point], limits: Limits, left_s: float
+) -> Point | None:
+    """The point to visit; None if all are over, or no visit would end in time."""
+    pending = (p for p in points if not is_over(record, p))
+    for point in sorted(pending, key=lambda p: _spent_seconds(record, p)):
+        in_time = visit_seconds(record, point, limits) <= left_s
+        if in_time or _is_needed(record, point):
+            return point
+    return None
+
+
+def _spent_seconds(record: Record, point: Point) -> float:
+    timing = record.timings.get(point)
+    return sum(timing.samples) * timing.calls if timing else 0.0
+
+
+def _is_needed(record: Record, point: Point) -> bool:
+    """True for the first messages of a collective in groups of a shape."""
+    if point in record.timings:
+        return False
+    like = [p for p in record.timings if (p.kind, p.shape) == (point.kind, point.shape)]
+    return len(like) < LEAST_SIZES
+
+
+def stop(record: Record, points: Sequence[Point], limits: Limits, memory_bytes: int) -> None:
     """End at the time limit: keep points with enough samples, and report what is missing."""
-    for point in pending:
+    for point in points:
         if is_over(record, point):
             continue
         timing = record.timings.get(point)
         if timing is not None and len(timing.samples) >= LEAST_VISIT:
             timing.finish(limits.confidence)
-        else:
-            record.timings.pop(point, None)
-            record.skipped[str(point)] = f"the time budget of {limits.budget_s:g} s was over"
+            continue
+        reason = why_not(record, point, limits, memory_bytes)
+        record.timings.pop(point, None)
+        record.skipped[str(point)] = reason or limits.time_is_over
 
 
 def progress(
     record: Record, points: Sequence[Point], limits: Limits, now: Point, spent_s: float
 ) -> Progress:
     """The progress of the measurement, `spent_s` after its start."""
-    pending = [p for p in points if not is_over(record, p)]
-    left = 0.0
-    for point in pending:
+    left_s = 0.0
+    for point in points:
         timing = record.timings.get(point)
-        count, calls = (len(timing.samples), timing.calls) if timing else (0, 4)
-        least = limits.repeats or least_samples(limits.confidence)
-        more = max(least - count, limits.next_count(count))
+        if is_over(record, point):
+            continue
         seconds = estimate(record, point)
+        more = limits.more_samples(timing.samples if timing else ())
         if seconds <= limits.call_s:
-            left += seconds * more * (calls + 1)
-    left = min(left, max(0.0, limits.budget_s - spent_s))
-    return Progress(len(points) - len(pending), len(points), spent_s, left, str(now))
+            left_s += seconds * more * ((timing.calls if timing else calls_of(seconds)) + 1)
+    done = sum(p in record.timings or is_over(record, p) for p in points)
+    known = known_to(record) if done == len(points) else None
+    left_s = min(left_s, max(0.0, limits.budget_s - spent_s))
+    what = f"{now.kind} {now.shape.nodes}x{now.shape.gpus} {format_bytes(now.bytes)}"
+    return Progress("points", done, len(points), spent_s, left_s, what, known)

@@ -27,7 +27,7 @@ from ..comm.groups import Groups
 from ..execution.program import Node, compile_program
 from ..execution.vjp import product, run_kernel
 from ..kernel import RunState
-from .measured import Progress
+from .measured import Limits, Progress
 from .record import Record
 from .stopwatch import Stopwatch
 
@@ -55,31 +55,45 @@ def measure_operators(
     groups: Groups,
     watch: Stopwatch,
     memory_bytes: int,
+    limits: Limits,
     save: Callable[[], None],
     show: Callable[[Progress], None],
 ) -> None:
-    """Add to `record` those operators of `graph` that it does not have.
+    """Add to `record` those operators of `graph` that it does not have, those of most work first.
 
     memory_bytes: of a rank; operators that need more at a batch are left out at that batch
+    limits:       what is not begun after `budget_s` is left out, too
     show:         called before each measurement
     """
-    tasks = [task for task in tasks_of(graph, groups.mesh.size) if task.key not in record.operators]
+    by_key: dict[str, list[Task]] = {}
+    for task in tasks_of(graph, groups.mesh.size):
+        if task.key not in record.operators:
+            by_key.setdefault(task.key, []).append(task)
+    keys = sorted(by_key, key=lambda key: -max(task.work for task in by_key[key]))
     started = time.monotonic()
-    found: dict[str, list[tuple[float, float, float]]] = {}
     nodes: dict[int, dict[str, Node]] = {}  # by batch
-    for number, task in enumerate(tasks):
-        spent_s = time.monotonic() - started
-        left_s = spent_s / max(number, 1) * (len(tasks) - number)
-        what = f"{task.op.kind} of batch {task.graph.batch or 'as traced'}"
-        show(Progress(number, len(tasks), spent_s, left_s, what))
-        if COPIES * _bytes(task) > memory_bytes:
-            continue
-        batch = task.graph.batch
-        if batch not in nodes:
-            nodes[batch] = _nodes(task.graph, groups)
-        forward_s, both_s = _seconds(nodes[batch][task.op.name], watch)
-        found.setdefault(task.key, []).append((task.work, forward_s, max(both_s - forward_s, 0.0)))
-    record.operators.update(found)
+    for number, key in enumerate(keys):
+        spent_s = watch.agreed(time.monotonic() - started)
+        if spent_s > limits.budget_s:
+            left = (f"operator {key}" for key in keys[number:])
+            record.skipped.update(dict.fromkeys(left, limits.time_is_over))
+            break
+        all_s = spent_s / number * len(keys) if number else limits.budget_s
+        left_s = min(all_s, limits.budget_s) - spent_s
+        found: list[tuple[float, float, float]] = []
+        for task in by_key[key]:
+            what = f"{task.op.kind} of batch {task.graph.batch or 'as traced'}"
+            show(Progress("operators", number, len(keys), spent_s, left_s, what))
+            if COPIES * _bytes(task) > memory_bytes:
+                continue
+            batch = task.graph.batch
+            if batch not in nodes:
+                nodes[batch] = _nodes(task.graph, groups)
+            forward_s, both_s = _seconds(nodes[batch][task.op.name], watch)
+            found.append((task.work, forward_s, max(both_s - forward_s, 0.0)))
+        if found:
+            record.operators[key] = found
+        save()
     save()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from .stopwatch import Stopwatch
 # job but never a slow one.
 DEVICE_SECONDS = 120.0
 SLACK_SECONDS = 60.0  # beyond the time that a visit should take
+LONGEST_PRODUCT_S = 0.5  # of two matrices; larger ones would tell no more
+PRODUCTS = 360  # of the longest: all products and copies together take about a tenth of the time
 
 
 def run(
@@ -50,19 +53,13 @@ def run(
         if backend.rank == 0:
             record.save(path)
 
-    if with_device and record.device is None:
-        expect("the measurement of the device", DEVICE_SECONDS)
-        record.device = measure_device(
-            watch,
-            groups,
-            tell=lambda what: show(Progress(0, len(points), 0.0, limits.budget_s, what)),
-        )
-        save()
-    if with_device and not record.beside:
-        expect("computation beside collectives", DEVICE_SECONDS)
-        show(Progress(0, len(points), 0.0, limits.budget_s, "computation beside collectives"))
-        record.beside = measure_beside(watch, groups)
-        save()
+    started = time.monotonic()
+
+    def spent() -> float:
+        return watch.agreed(time.monotonic() - started)
+
+    if with_device:
+        _measure_device(record, groups, watch, limits, spent, save, show, expect)
     share = int(watch.agreed(memory_bytes(backend.facts.device, mesh.gpus_per_node)))
     measure(
         record,
@@ -71,6 +68,7 @@ def run(
         watch,
         limits,
         share,
+        spent,
         save,
         show,
         lambda what, seconds: expect(what, SLACK_SECONDS + seconds),
@@ -81,7 +79,35 @@ def run(
             show(now)
             expect(f"the measurement of {now.what}", DEVICE_SECONDS)
 
-        measure_operators(record, graph, groups, watch, share, save, next_one)
+        measure_operators(record, graph, groups, watch, share, limits, save, next_one)
     save()
     watch.meet()
     return record
+
+
+def _measure_device(
+    record: Record,
+    groups: Groups,
+    watch: Stopwatch,
+    limits: Limits,
+    spent: Callable[[], float],
+    save: Callable[[], None],
+    show: Callable[[Progress], None],
+    expect: Callable[[str, float], None],
+) -> None:
+    """Of a device what the record does not have yet."""
+
+    def tell(what: str) -> None:
+        spent_s = spent()
+        show(Progress("", 0, 0, spent_s, max(0.0, limits.budget_s - spent_s), what))
+
+    if record.device is None:
+        expect("the measurement of the device", DEVICE_SECONDS)
+        longest_s = min(LONGEST_PRODUCT_S, limits.budget_s / PRODUCTS)
+        record.device = measure_device(watch, groups, longest_s, tell=tell)
+        save()
+    if not record.beside:
+        expect("computation beside collectives", DEVICE_SECONDS)
+        tell("computation beside collectives")
+        record.beside = measure_beside(watch, groups)
+        save()

@@ -77,12 +77,20 @@ class Timing:
 
     def finish(self, confidence: float) -> None:
         """Keep only the median, its interval (of few samples, their range) and the count."""
-        low, high = median_interval(self.samples, confidence) or (
-            min(self.samples),
-            max(self.samples),
-        )
+        self.low_s, self.high_s = self._interval(confidence)
         self.repeats, self.median_s = len(self.samples), statistics.median(self.samples)
-        self.low_s, self.high_s, self.samples = low, high, []
+        self.samples = []
+
+    def half_interval(self, confidence: float) -> float:
+        """Half the interval by the median; of few samples half their range."""
+        low, high = self._interval(confidence)
+        return (high - low) / 2 / self.median
+
+    def _interval(self, confidence: float) -> tuple[float, float]:
+        if self.is_done:
+            return self.low_s, self.high_s
+        found = median_interval(self.samples, confidence)
+        return found or (min(self.samples), max(self.samples))
 
 
 @dataclass

@@ -19,13 +19,13 @@ def median_interval(samples: Sequence[float], confidence: float) -> tuple[float,
     return None if rank == 0 else (ordered[rank - 1], ordered[-rank])
 
 
-def is_known(samples: Sequence[float], confidence: float, precision: float) -> bool:
-    """True if half the interval is within `precision` of the median."""
+def half_interval(samples: Sequence[float], confidence: float) -> float | None:
+    """Half the interval by the median; None for too few samples."""
     interval = median_interval(samples, confidence)
     if interval is None:
-        return False
+        return None
     low, high = interval
-    return (high - low) / 2 <= precision * statistics.median(samples)
+    return (high - low) / 2 / statistics.median(samples)
 
 
 def least_samples(confidence: float) -> int:

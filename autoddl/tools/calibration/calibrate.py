@@ -9,6 +9,7 @@ NAME.json and a plot at the end.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import sys
@@ -22,7 +23,7 @@ from ...cluster.spec import Cluster
 from ...runtime.framework import Framework, framework, framework_of_entry
 from ...runtime.jobs.guard import install_guard, rank, world_size
 from ...runtime.jobs.launch import run_processes
-from ...runtime.measure.measured import Limits
+from ...runtime.measure.measured import BUDGET_S, Limits
 from ...runtime.measure.record import Machine, Record, record_path
 from ...runtime.measure.schedule import KINDS, MAX_BYTES, SENDING, message_sizes, schedule
 from ...sbp.mesh import Mesh
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from ...runtime.jobs.meeting import Meeting
     from .fit import Fit
 
-QUICK = {"max_bytes": 1 << 22, "factor": 16, "budget_s": 60.0, "call_s": 0.25, "precision": 0.2}
+QUICK = {"max_bytes": 1 << 22, "factor": 16, "budget_s": 45.0, "call_s": 0.25, "precision": 0.2}
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class CalibrateJob:
     confidence: float = 0.95
     precision: float = 0.05
     repeats: int | None = None
-    budget_s: float = 600.0
+    budget_s: float = BUDGET_S
     call_s: float = 2.0
     timeout_s: float = 60.0
     device_from: str | None = None
@@ -79,6 +80,8 @@ class CalibrateJob:
             raise ValueError(f"--confidence must be from 0.5 to below 1, got {self.confidence}")
         if not self.precision > 0:
             raise ValueError(f"--precision must be more than zero, got {self.precision}")
+        if not 0 < self.budget_s < math.inf:
+            raise ValueError(f"--budget must be a number of seconds, got {self.budget_s}")
         if not Path(self.output).resolve().parent.is_dir():
             raise ValueError(f"--output {self.output}: the folder does not exist; make it first")
         if self.batch is not None and self.model is None:
@@ -127,7 +130,12 @@ def calibrate(job: CalibrateJob) -> int:
             this_machine((platform.node(),) * mesh.nodes), mesh.nodes, mesh.gpus_per_node
         )
     _ = job.framework  # that it is here is known before any process starts
-    print(f"starting {mesh.size} processes", file=sys.stderr, flush=True)
+    print(
+        f"starting {mesh.size} processes, which measure for at most {job.budget_s:g} s (--budget)"
+        f"{', and as long a model' if job.model else ''}; "
+        "if interrupted, the same command goes on from there",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
     with relayed(sys.stdout) as output:
         return run_processes(job.words(), mesh.size, output=output, prefix=False)
 

@@ -6,12 +6,14 @@ The same record gives the same file, byte for byte.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...cluster.link import Calibration, Link, Range
 from ...cluster.spec import Cluster, Curve, Device, OperatorTimes
+from ...runtime.measure.measured import known_to
 from ...runtime.measure.record import BesideTimes, DeviceTimes, Record, Timing
 from ...runtime.measure.schedule import Point
+from ...runtime.measure.statistics import least_samples
 from .fit import Fit, fit_links
 from .lines import fit_lines
 
@@ -53,11 +55,7 @@ def machine_of(record: Record, fit: Fit, device: Device | None = None) -> Cluste
             f"fitted to the collectives measured on {record.date}"
         )
     measured = f"measured by autoddl calibrate on {record.date}"
-    hosts = len(set(record.machine.hosts))
-    where = f"{record.nodes} x {record.gpus_per_node} processes"
-    if hosts < record.nodes:
-        where += f", all on {hosts} host{'s' if hosts > 1 else ''}"
-    sources["nodes"] = sources["gpus_per_node"] = f"{measured}: {where}"
+    sources["nodes"] = sources["gpus_per_node"] = f"{measured}: {_where(record)}"
     fitted = f"{measured}: fitted to {samples} samples of {len(done)} points"
     links, of_links = _links(fit, fitted, record.beside, measured)
     sources.update(of_links)
@@ -80,6 +78,7 @@ def machine_of(record: Record, fit: Fit, device: Device | None = None) -> Cluste
             ranges=ranges_of(done),
             command=record.command,
             software=record.software,
+            notes=tuple(notes_of(record)),
         ),
         lines=fit_lines({p: t.median_s for p, t in done.items()}),
     )
@@ -110,6 +109,32 @@ def _links(
         links[name] = dataclasses.replace(links[name], **dict(ratios))
         sources.update({f"{name}.{field}": f"{measured}, both at once" for field in SLOWDOWNS})
     return links, sources
+
+
+def _where(record: Record) -> str:
+    hosts = len(set(record.machine.hosts))
+    where = f"{record.nodes} x {record.gpus_per_node} processes"
+    return where if hosts == record.nodes else f"{where}, all on {hosts} host{'s' * (hosts > 1)}"
+
+
+def notes_of(record: Record) -> Iterator[str]:
+    """How well the times are known, and what was left out and why."""
+    done = record.done().values()
+    if record.timings:
+        usual, worst = known_to(record), known_to(record, 0.9)
+        yield (
+            f"medians of the {len(done)} points are known to {usual:.0%} (half of them), "
+            f"to {worst:.0%} (nine in ten)"
+        )
+    least = least_samples(record.confidence)
+    few = sum(timing.repeats < least for timing in done)
+    if few:
+        yield f"{few} points have fewer than {least} samples: their medians are rough"
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in record.skipped.items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        yield f"left out {len(names)} such as {names[0]}: {reason}"
 
 
 def device_of(times: DeviceTimes) -> Device:

@@ -7,7 +7,9 @@ process that started the ranks (`relayed`), which shows the bar, or every few se
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from typing import IO
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
+from rich.table import Column as TableColumn
 
 from ...runtime.measure.measured import Progress
 
@@ -56,9 +59,7 @@ class Reporter:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=now.share, total=1.0, description=_words(now))
         elif self._relay:
-            self._print(
-                f"{MARK}{now.done} {now.total} {now.spent_s:.1f} {now.left_s:.1f} {now.what}"
-            )
+            self._print(MARK + json.dumps(dataclasses.asdict(now)))
         elif time.monotonic() - self._last > LOG_SECONDS:
             self._last = time.monotonic()
             self._print(f"{now.share:.0%}: {_words(now)}")
@@ -90,8 +91,7 @@ class _Relay(io.StringIO):
     def write(self, text: str, /) -> int:
         for line in text.splitlines():
             if line.startswith(MARK):
-                done, total, spent, left, what = line.removeprefix(MARK).split(" ", 4)
-                self._reporter(Progress(int(done), int(total), float(spent), float(left), what))
+                self._reporter(Progress(**json.loads(line.removeprefix(MARK))))
             else:
                 print(line, file=self._stream, flush=True)
         return len(text)
@@ -101,12 +101,17 @@ class _Relay(io.StringIO):
 
 
 def _bar(stream: IO[str]) -> Bar:
-    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
-    return Bar(*columns, console=Console(file=stream))
+    words = TextColumn("{task.description}", table_column=TableColumn(no_wrap=True))
+    return Bar(BarColumn(6), TaskProgressColumn(), words, console=Console(file=stream))
 
 
 def _words(now: Progress) -> str:
-    minutes, seconds = divmod(round(now.left_s), 60)
-    return (
-        f"{now.done} of {now.total} points done, about {minutes}:{seconds:02d} left, now {now.what}"
-    )
+    counted = f", {now.done} of {now.total} {now.units}" if now.total else ""
+    known = "" if now.known is None else f" to {now.known:.0%}"
+    times = f"{_minutes(now.spent_s)} gone, {_minutes(now.left_s)} left"
+    return f"{times}{counted}{known}: {now.what}"
+
+
+def _minutes(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"

@@ -34,7 +34,12 @@ from .options import examples
 @click.option("--confidence", type=float, help="Of the medians' intervals (default 0.95).")
 @click.option("--precision", type=float, help="Half the interval by the median (default 0.05).")
 @click.option("--repeats", type=click.IntRange(1), help="Samples of each point; the paper's 1000.")
-@click.option("--budget", "budget_s", type=float, help="Seconds for all collectives (default 600).")
+@click.option(
+    "--budget",
+    "budget_s",
+    type=float,
+    help="Seconds to measure the machine, and again for a --model (default 180).",
+)
 @click.option("--max-call", "call_s", type=float, help="Seconds of one collective (default 2).")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds a host may be silent (60).")
 @click.option("--device-from", metavar="FILE", help="Take the device from this machine file.")
@@ -51,6 +56,8 @@ from .options import examples
 def calibrate(quick: bool, only_refit: bool, **options: Any) -> None:
     """Measure this machine's links and devices and write a machine file.
 
+    Takes 3 minutes at most and the start of the processes (--budget): what is not measured then is
+    said there, and the machine file is made of what was.
     Writes every median to NAME.measurements.json beside it; started again after an interruption,
     it goes on from there, also with a (further) --model. Under a launcher each process is one rank;
     otherwise all start here.

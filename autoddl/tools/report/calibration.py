@@ -10,7 +10,6 @@ from ...plans.format import format_bytes, format_seconds
 from ...plans.report.sections import Column, Figure, Figures, Report, Row, Table
 from ...runtime.measure.record import Record
 from ...runtime.measure.schedule import KINDS
-from ...runtime.measure.statistics import least_samples
 from ..calibration.fit import BAD_ERROR, SHUFFLE, Fit
 from ..calibration.lines import lines_errors
 
@@ -26,7 +25,7 @@ def calibration_report(record: Record, fit: Fit, cluster: Cluster, files: Sequen
         Figures("", "Fit", (
             Figure("r2", "R2 of the logarithms", f"{fit.r2:.3f}"),
             Figure("points", "points", len(fit.residuals), "count"),
-        ), notes=(*_notes(record, fit), f"written: {', '.join(files)}")),
+        ), notes=(*_notes(cluster), f"written: {', '.join(files)}")),
     )  # fmt: skip
     return Report(title, record.date, sections)
 
@@ -52,7 +51,10 @@ def links_table(cluster: Cluster, fit: Fit) -> Table:
 
 def _link_row(fit: Fit, name: str, field: str, value: str) -> Row:
     low, high = fit.intervals.get(f"{name}.{field}", (0.0, float("inf")))
-    interval = f"{low:.3g} to {high:.3g}"
+    if field.endswith("_s") and high < float("inf"):
+        interval = f"{format_seconds(low)} to {format_seconds(high)}"
+    else:
+        interval = f"{low:.3g} to {high:.3g}"
     return {"link": name, "number": field, "value": value, "interval": interval}
 
 
@@ -119,15 +121,10 @@ def _device(cluster: Cluster) -> Figures:
     return Figures("device", "A device", figures, notes=timed if device.operators else ())
 
 
-def _notes(record: Record, fit: Fit) -> Iterator[str]:
-    least = least_samples(record.confidence)
-    few = sum(timing.repeats < least for timing in record.done().values())
-    if few:
-        yield f"{few} points have fewer than {least} samples: their medians are rough"
-    if record.skipped:
-        reasons = sorted(set(record.skipped.values()))
-        yield f"left out {len(record.skipped)} points: {'; '.join(reasons[:3])}"
-    for warning in fit.warnings:
+def _notes(cluster: Cluster) -> Iterator[str]:
+    assert cluster.calibration is not None
+    yield from cluster.calibration.notes
+    for warning in cluster.calibration.warnings:
         yield f"WARNING: {warning}"
 
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from autoddl.cluster.submesh import SubMesh
 from autoddl.planner.stages.choice import fastest_simulated, simulated_s, with_waits
 from autoddl.planner.stages.partition import partitions
 from autoddl.planner.stages.task import Partition, Shape, Stage, Task, in_flight
+from autoddl.sbp.mesh import SubMesh
 from tests.planner.stages.test_partition import Instance, tiles
 
 COUNTS = (2, 4, 8)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoddl.cluster.submesh import Device
 from autoddl.plans.reshard.plan import ReshardPlan
 from autoddl.plans.reshard.strategies import Box, End, UnitTask
 from autoddl.sbp.layout import local_slices
+from autoddl.sbp.mesh import Device
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from autoddl.cluster.link import Link
 from autoddl.cluster.spec import Cluster, Device
-from autoddl.cluster.submesh import SubMesh
 from autoddl.plans.reshard.order import ORDERS, Job, Option, dfs, lower_bound, makespan
 from autoddl.plans.reshard.plan import plan_reshard
 from autoddl.plans.reshard.strategies import STRATEGIES, End, unit_tasks
 from autoddl.sbp.layout import TensorSpec, local_slices
+from autoddl.sbp.mesh import SubMesh
 from autoddl.sbp.placement import B, NdSbp, P, S
 from tests.plans.reshard.simulated import carry_out
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl.cluster.link import Link
-from autoddl.cluster.submesh import SubMesh
 from autoddl.plans.reshard.plan import plan_reshard
 from autoddl.plans.reshard.strategies import STRATEGIES, End, Strategy, in_rounds
 from autoddl.sbp.layout import TensorSpec
+from autoddl.sbp.mesh import SubMesh
 from autoddl.sbp.placement import NdSbp
 from benchmarks.table2 import CASES
 

@@ -147,13 +147,29 @@ def test_what_takes_too_long_is_left_out_and_the_rest_kept_when_time_is_over():
     small, large = (Point("all_gather", shape, n) for n in (1 << 20, 1 << 24))
     record = dataclasses.replace(whole(), timings={small: Timing(1, [0.5] * 6)})
     assert estimate(record, large) == pytest.approx(8.0)
-    assert "8 s a call (limit 2 s)" in why_not(record, large, Limits(), 1 << 40)
+    assert "more than 2 s" in why_not(record, large, Limits(), 1 << 40)
     assert "memory" in why_not(record, large, Limits(), 1 << 24)
-    stop(record, [small, large], Limits())
+    stop(record, [small, large], Limits(call_s=9.0), 1 << 40)
     assert is_over(record, small) and record.timings[small].median == 0.5
-    assert "budget" in record.skipped[str(large)]
-    stop(record, [small], Limits())
+    assert "the time of 180 s was over" in record.skipped[str(large)]
+    stop(record, [small], Limits(), 1 << 40)
     assert record.timings[small].repeats == 6 and str(small) not in record.skipped
+
+
+def test_the_machine_file_says_how_well_times_are_known_and_what_was_left_out():
+    record = whole()
+    first, *_ = record.timings
+    record.timings[first] = Timing(1, [0.9, 1.0, 1.1])
+    stop(record, list(record.timings), Limits(), 1 << 40)
+    record.skipped |= {"all_gather of much": Limits().time_is_over, "send of much": "too slow"}
+    made = machine_of(record, fit_record(record))
+    assert made.calibration is not None
+    known, few, time_is_over, slow = made.calibration.notes
+    assert known.endswith("known to 0% (half of them), to 0% (nine in ten)")
+    assert few == "1 points have fewer than 6 samples: their medians are rough"
+    assert time_is_over.startswith("left out 1 such as all_gather of much: the time of 180 s was")
+    assert slow == "left out 1 such as send of much: too slow"
+    assert Cluster.from_json(made.to_json()) == made
 
 
 def test_the_shipped_measurement_gives_the_shipped_machine():

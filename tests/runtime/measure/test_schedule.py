@@ -14,7 +14,7 @@ from autoddl.runtime.measure.schedule import (
     schedule,
     shapes,
 )
-from autoddl.runtime.measure.statistics import is_known, least_samples, median_interval
+from autoddl.runtime.measure.statistics import half_interval, least_samples, median_interval
 from autoddl.sbp.mesh import Mesh
 
 
@@ -82,5 +82,5 @@ def test_the_interval_of_a_median():
     assert least_samples(0.95) == 6
     # textbook value: n = 25, ranks 8 and 18 hold the median with 95.7 %
     assert median_interval(range(1, 26), 0.95) == (8, 18)
-    assert is_known([1.0] * 6, 0.95, 0.01)
-    assert not is_known([1.0, 1.0, 1.0, 1.0, 1.0, 2.0], 0.95, 0.1)
+    assert half_interval([1.0] * 6, 0.95) == 0.0
+    assert half_interval([1.0, 1.0, 1.0, 1.0, 1.0, 2.0], 0.95) == 0.5

@@ -8,12 +8,12 @@ import sys
 
 import numpy as np
 
-from autoddl.cluster.submesh import SubMesh
 from autoddl.plans.reshard.plan import plan_reshard
 from autoddl.plans.reshard.strategies import STRATEGIES, End
 from autoddl.runtime.comm.transfers import Resharding
 from autoddl.runtime.jobs.guard import install_guard, rank, world_size
 from autoddl.sbp.layout import TensorSpec, local_slices
+from autoddl.sbp.mesh import SubMesh
 from autoddl.sbp.placement import B, NdSbp, S
 from tests.framework import NAME, flow, new_backend
 from tests.runtime.random_plans import cluster_of

@@ -1,0 +1,193 @@
+"""What a step's executor holds at most by four of its equal blocks, against the whole step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoddl.cost import required
+from autoddl.cost.liveness import StepTape, fullest_passes, memory_peak
+from autoddl.cost.memory_rules import rules_of
+from autoddl.cost.model import CostModel
+from autoddl.cost.recompute import Recomputation
+from autoddl.cost.required import executor_bytes
+from autoddl.cost.step_tensors import PlannedStep
+from autoddl.graph.graph import Graph
+from autoddl.graph.regions import repeated_blocks
+from autoddl.planner.realize import place
+from autoddl.planner.tables.tables import build_tables
+from tests.clusters import cluster
+from tests.graphs import Builder, attention, mlp, residual
+
+ROWS, WIDTH = 64, 32
+RULES = {name: rules_of(name) for name in ("oneflow", "torch")}
+
+
+def shared(blocks: int, reads_first: bool = False, returned: bool = False) -> Graph:
+    """Blocks of x W m s + b_n: the weight, a factor and the stem are the same for all.
+
+    reads_first: all blocks read the output of the first one
+    returned: the mean of all outputs is the model's
+    """
+    b = Builder(ROWS)
+    x = b.input(0, (ROWS, WIDTH))
+    weight, factor = b.param("weight", (WIDTH, WIDTH)), b.param("factor", (WIDTH,))
+    stem = x = b.linear("stem", x, WIDTH)
+    made = []
+    for n in range(blocks):
+        y = b.op(f"block{n}/product", "matmul", (x, weight), (ROWS, WIDTH),
+                 transpose_a=False, transpose_b=False, alpha=1.0)  # fmt: skip
+        y = b.op(f"block{n}/scaled", "broadcast_mul", (y, factor), (ROWS, WIDTH))
+        y = b.op(f"block{n}/stem", "add_n", (y, stem), (ROWS, WIDTH))
+        bias = b.param(f"block{n}/bias", (WIDTH,))
+        x = b.op(f"block{n}/sum", "broadcast_add", (y, bias), (ROWS, WIDTH))
+        stem = x if reads_first and not n else stem
+        made.append(x)
+    if returned:
+        x = b.op("mean", "add_n", tuple(made), (ROWS, WIDTH))
+    return b.graph(x, "shared")
+
+
+def turned(blocks: int) -> Graph:
+    """A cube that each block turns by a third, as a view, of which it adds up a part."""
+    b = Builder(0)
+    x = sums = b.unary("relu", b.param("start", (8, 8, 8)), "first")
+    for n in range(blocks):
+        x = b.op(f"block{n}/turned", "transpose", (x,), (8, 8, 8), perm=(1, 2, 0))
+        y = b.linear(f"block{n}.fc", b.unary("gelu", x, f"block{n}/gelu"), 8)
+        sums = b.op(f"block{n}/sum", "add_n", (sums, y), (8, 8, 8))
+    return b.graph(sums, "turned")
+
+
+def skipping(blocks: int) -> Graph:
+    """Each block reads what the last three gave."""
+    b = Builder(ROWS)
+    given = [b.linear(f"stem{n}", b.input(n, (ROWS, WIDTH)), WIDTH) for n in range(3)]
+    for n in range(blocks):
+        y = b.linear(f"block{n}.fc", given[-1], WIDTH)
+        given.append(b.op(f"block{n}/sum", "add_n", (*given[-3:], y), (ROWS, WIDTH)))
+    return b.graph(given[-1], "skipping")
+
+
+GRAPHS = {
+    "mlp": lambda blocks: mlp(ROWS, (WIDTH,) * (blocks + 1)),
+    "attention": lambda blocks: attention(blocks, 8, 16, WIDTH, 4),
+    "residual": lambda blocks: residual(blocks, ROWS, WIDTH),
+    "shared": shared,
+    "reads first": lambda blocks: shared(blocks, reads_first=True),
+    "all returned": lambda blocks: shared(blocks, returned=True),
+    "turned": turned,
+    "skipping": skipping,
+}
+
+
+def drawn(
+    graph: Graph, nodes: int, gpus: int, parts: int, kinds: Sequence[int], again: Sequence[int],
+    seed: int, optimizer: str = "adam", in_flight: int = 1,
+) -> PlannedStep:  # fmt: skip
+    """A plan at random, the same in blocks of the same kind.
+
+    kinds: of blocks, in turn; again: which blocks are run again
+    """
+    graph = graph.with_forks()
+    model = CostModel(cluster("gcp_a100", nodes, gpus), optimizer, memory_limit_bytes=np.inf)
+    blocks = tuple(b for n, b in enumerate(repeated_blocks(graph)) if n in again)
+    tables = build_tables(graph, model, parts, again=Recomputation(graph, blocks))
+    assert tables is not None
+    rng, values = np.random.default_rng(seed), {}
+    choice = np.zeros(len(tables.problem.sizes()), dtype=np.int64)
+    for number, (group, first) in enumerate(
+        zip(tables.grouping.groups, tables.variables, strict=True)
+    ):
+        block = re.search(r"\d+", group.head.name)
+        kind = kinds[int(block[0]) % len(kinds)] if block else -1
+        name = re.sub(r"\d+", "", group.head.name)
+        is_stored = tables.table_of(number).storage is not None
+        for variable in (first, first + 1)[: 1 + is_stored]:
+            key = kind, name, variable - first
+            value = values.setdefault(key, int(rng.integers(1 << 30)))
+            choice[variable] = value % tables.problem.sizes()[variable]
+    ops, edges = place(tables, choice)
+    flight = Recomputation(graph, blocks, in_flight)
+    return PlannedStep(graph, model.cluster.mesh, "cuda", parts, optimizer, ops, edges, flight)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    name=st.sampled_from(sorted(GRAPHS)),
+    blocks=st.integers(1, 14),
+    shape=st.sampled_from([(1, 1), (1, 2), (2, 2)]),
+    parts=st.sampled_from([1, 2, 4]),
+    kinds=st.lists(st.integers(0, 1), min_size=1, max_size=14),
+    again=st.one_of(st.just(range(14)), st.sets(st.integers(0, 13)).map(sorted)),
+    seed=st.integers(0, 1000),
+    optimizer=st.sampled_from(["sgd", "adam"]),
+    in_flight=st.integers(1, 3),
+    back_end=st.sampled_from(sorted(RULES)),
+)
+def test_it_is_that_of_the_whole_step(
+    name, blocks, shape: tuple[int, int], parts, kinds, again, seed, optimizer, in_flight, back_end
+):
+    graph = GRAPHS[name](blocks)
+    if not graph.batch:
+        parts = 1
+    step = drawn(graph, *shape, parts, kinds, again, seed, optimizer, in_flight)
+    rules = RULES[back_end]
+    assert executor_bytes(step, rules) == memory_peak(step, rules, "executor").bytes
+
+
+@pytest.fixture
+def built(monkeypatch) -> list[int]:
+    """How many operators the tapes have that were made."""
+    counts: list[int] = []
+    build = StepTape.build
+
+    def counting(self):
+        counts.append(len(self.plan.graph.ops))
+        return build(self)
+
+    monkeypatch.setattr(StepTape, "build", counting)
+    return counts
+
+
+def lengths(step: PlannedStep, built: list[int]) -> list[int]:
+    """Of the tapes made for the bytes of a step, which are right."""
+    rules = RULES["oneflow"]
+    whole = max(p.build().sweep().bytes for p in fullest_passes(step, rules))
+    built.clear()
+    assert executor_bytes(step, rules) == whole
+    return built
+
+
+@pytest.mark.parametrize("back_end", RULES)
+@pytest.mark.parametrize("again", [(), range(16), range(8)], ids=["none", "all", "half"])
+@pytest.mark.parametrize("name", ["mlp", "attention", "residual", "shared"])
+def test_of_equal_blocks_four_are_enough(name, again, back_end, built):
+    step = drawn(GRAPHS[name](16), 1, 2, 2, [0], again, 0)
+    rules = RULES[back_end]
+    assert executor_bytes(step, rules) == memory_peak(step, rules, "executor").bytes
+    assert len(built) == 2 and built[0] < built[1] * 0.8
+
+
+def test_two_kinds_of_blocks_are_two_runs():
+    """The first block of each kind reads what others gave; others read the last of all."""
+    step = drawn(GRAPHS["residual"](16), 2, 2, 2, [0] * 8 + [1] * 8, (), 0)
+    assert [run.left_out for run in required._shortened(step)[1]] == [3, 2]
+
+
+def test_what_a_tape_shows_not_to_repeat_is_not_shortened(built):
+    """Strides are those of three blocks before."""
+    step = drawn(GRAPHS["turned"](12), 1, 1, 1, [0], (), 0)
+    short, runs = required._shortened(step)
+    assert runs and lengths(step, built) == [len(short.graph.ops), len(step.graph.ops)]
+
+
+@pytest.mark.parametrize("name", ["skipping", "all returned"])
+def test_blocks_whose_outputs_others_read_are_all_there(name, built):
+    step = drawn(GRAPHS[name](12), 2, 2, 2, [0], (), 0)
+    assert lengths(step, built) == [len(step.graph.ops)]
