@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 LAPTOP = "laptop"
 COMMANDS = (
     "box", "calibrate", "compare", "diff", "doctor", "explain", "export", "machines", "memory",
-    "models", "plan", "schema", "trace", "train",
+    "models", "plan", "run", "schema", "trace", "train",
 )  # fmt: skip
 
 
