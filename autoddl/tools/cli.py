@@ -27,6 +27,7 @@ from .commands.options import (
     graph_of,
     load_cluster,
     plan_options,
+    reads,
     shape_options,
     traced,
 )
@@ -85,7 +86,7 @@ def trace(model: str, output: str, batch: int | None) -> None:
     """
     from .at_work import at_work
 
-    check_apart({"MODEL": model}, output=output)
+    check_apart(reads(MODEL=model), output=output)
     with at_work(f"tracing {model}", first_s=0):
         graph = traced(model, batch)
     graph.save(output)
@@ -128,7 +129,7 @@ def plan(
     from .at_work import at_work
 
     chosen = PlanOptions(**options)
-    check_apart({"MODEL": model, "--cluster": cluster_file}, output=output)
+    check_apart(reads(MODEL=model, cluster=cluster_file), output=output)
     with at_work(f"planning {model} on {cluster_file}"):  # imports take a second, too
         from .. import api
         from ..plans.report import report
@@ -180,7 +181,7 @@ def explain(
     """
     from .at_work import at_work
 
-    check_apart({"PLAN": plan_file}, html=html, png=png, timeline=timeline, trace=trace)
+    check_apart(reads(PLAN=plan_file), html=html, png=png, timeline=timeline, trace=trace)
     with at_work(f"reading {plan_file}"):  # imports take a second, too
         from ..plans import Plan
         from ..plans.report.contents import layer_report, report
@@ -297,8 +298,7 @@ def train_command(
     from .at_work import at_work
 
     chosen = PlanOptions(**options)
-    reads = {"MODEL": model, "--cluster": cluster_file, "--plan": plan_file}
-    check_apart(reads, profile=profile)
+    check_apart(reads(MODEL=model, cluster=cluster_file, plan=plan_file), profile=profile)
     with at_work(f"reading {cluster_file}"):  # imports take a second, too
         from .train import TrainJob, train
 

@@ -19,8 +19,10 @@ def check_apart(reads: dict[str, str | None], **writes: str | None) -> None:
     for (one, path), (other, same) in combinations(files.items(), 2):
         if path == same:
             raise ValueError(f"{one} and {other} are both {given[one]}; give each its own file")
-    for name, path in reads.items():
-        read = os.path.realpath(path) if path and os.path.isfile(path) else None
+    for name, given_path in reads.items():
+        path = (given_path or "").removeprefix("hf:")
+        path = path if os.path.isfile(path) else path.rpartition(":")[0]  # hf:config.json:4096
+        read = os.path.realpath(path) if os.path.isfile(path) else None
         for option, written in files.items():
             if written == read:
                 raise ValueError(

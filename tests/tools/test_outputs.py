@@ -26,13 +26,29 @@ PLANNING = ("graph.json", "--cluster", "machine.json")
         (("trace", "graph.json", "-o", "graph.json"), "which is MODEL of this command"),
         (("compare", *PLANNING, "--plot", "graph.json"), "which is MODEL of this command"),
         (("train", *PLANNING, "--profile", "machine.json"), "--profile would replace machine"),
+        (("plan", *PLANNING, "--hints", "hints.json", "-o", "./hints.json"), "which is --hints"),
+        (("compare", *PLANNING, "--hints", "hints.json", "--plot", "hints.json"), "is --hints"),
+        (("train", *PLANNING, "--hints", "hints.json", "--profile", "hints.json"), "is --hints"),
+        (("trace", "hf:config.json:64", "-o", "config.json"), "which is MODEL of this command"),
+        (("calibrate", "--output", "x.png"), "--output and --output's plot are both x.png"),
+        (
+            ("calibrate", "--output", "machine.json", "--device-from", "machine.json"),
+            "--output would replace machine.json, which is --device-from",
+        ),
+        (
+            ("calibrate", "--output", "x", "--device-from", "x.measurements.json"),
+            "--output's measurements would replace",
+        ),
     ],
 )
 def test_one_file_for_two_is_refused(words, told, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     MLP.save("graph.json")
     PLAN.save("plan.json")
-    MACHINE_FILE.save(cluster("laptop", 1, 2), "machine.json")
+    for name in ("machine.json", "x.measurements.json"):
+        MACHINE_FILE.save(cluster("laptop", 1, 2), name)
+    Path("hints.json").write_text('{"version": 1, "hints": {}}')
+    Path("config.json").write_text("{}")
     os.symlink("x", "link")
     os.symlink("plan.json", "link-to-plan")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}

@@ -238,13 +238,18 @@ def write_machine(record: Record, job: CalibrateJob) -> Cluster:
     return cluster
 
 
+def plot_path(output: str) -> Path:
+    """NAME.json -> NAME.png."""
+    return Path(output).with_suffix(".png")
+
+
 def plot_beside(output: str, fit: Fit, cluster: Cluster) -> list[str]:
     """NAME.png, if matplotlib is there."""
     try:
         from .plot import save_plot
     except ImportError:
         return []
-    path = Path(output).with_suffix(".png")
+    path = plot_path(output)
     save_plot(fit, cluster, path)
     return [str(path)]
 

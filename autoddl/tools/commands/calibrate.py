@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from .options import examples
+from ..outputs import check_apart
+from .options import examples, reads
 
 
 @click.command(
@@ -62,10 +63,19 @@ def calibrate(quick: bool, only_refit: bool, **options: Any) -> None:
     it goes on from there, also with a (further) --model. Under a launcher each process is one rank;
     otherwise all start here.
     """
-    from ..calibration.calibrate import QUICK, CalibrateJob, calibrate, refit
+    from ...runtime.measure.record import record_path
+    from ..calibration.calibrate import QUICK, CalibrateJob, calibrate, plot_path, refit
 
     given = {name: value for name, value in options.items() if value is not None}
     job = CalibrateJob(**{**(QUICK if quick else {}), **given})
+    check_apart(
+        reads(device_from=job.device_from, model=job.model),
+        **{
+            "output": job.output,
+            "output's measurements": str(record_path(job.output)),
+            "output's plot": str(plot_path(job.output)),
+        },
+    )
     if only_refit:
         refit(job)
         return

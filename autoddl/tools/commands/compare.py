@@ -18,6 +18,7 @@ from .options import (
     graph_of,
     load_cluster,
     plan_options,
+    reads,
     shape_options,
 )
 
@@ -76,7 +77,7 @@ def compare(
     from ..at_work import at_work
 
     chosen = PlanOptions(**options)
-    check_apart({"MODEL": model, "--cluster": cluster_file}, plot=plot)
+    check_apart(reads(MODEL=model, cluster=cluster_file), plot=plot)
     with at_work(f"comparing plans of {model} on {cluster_file}"):  # imports take a second, too
         from .. import compare as comparing
         from ..report.compare import comparison_report

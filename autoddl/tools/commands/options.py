@@ -91,6 +91,19 @@ class _NumberOrAuto(click.ParamType):
         return int(value)
 
 
+_HINTS_OF = f"{__name__}.hints"  # their file, of which commands get what is in it
+
+
+def reads(**given: str | None) -> dict[str, str | None]:
+    """The files that a command reads, by argument (`MODEL`) or option, for `check_apart`."""
+    told = {name if name.isupper() else _flag(name): path for name, path in given.items()}
+    return {**told, "--hints": click.get_current_context().meta.get(_HINTS_OF)}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 class _HintFile(click.ParamType):
     """The hints of a file."""
 
@@ -99,7 +112,11 @@ class _HintFile(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         from ...graph.hint_file import load_hints
 
-        return load_hints(value) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        if ctx is not None:
+            ctx.meta[_HINTS_OF] = value
+        return load_hints(value)
 
 
 # The options whose values the command line writes otherwise than Python: type and metavar
