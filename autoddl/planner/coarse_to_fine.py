@@ -35,9 +35,9 @@ from ..search.lagrangian import Dual, Found, best_price, score_bound
 from ..search.messages import Solved, solve
 from ..search.problem import ROUNDING, Problem, Table
 from ..search.reduced_costs import ReducedCosts
-from .tables.group_table import GroupTable
 from .tables.pair_prices import PairPrices
 from .tables.storage_table import StorageTable, with_storage
+from .tables.table import GroupTable
 from .tables.tables import TableBuilder, Tables
 
 # Of the bound: so little more may be had. 1e-5 and 5e-5 gave the same plans of GPT-0.35B on 2x16,
@@ -228,7 +228,7 @@ def _class_problem(
 ) -> tuple[Problem, list[GroupTable]]:
     """The problem without storages, and the tables of all strategies with bounds of their own."""
     few = builder.among([c.first for c in classes], least)
-    every = builder.among([np.arange(len(c.of)) for c in classes], least)
+    every = replace(builder, prices=least)
     few.ask()
     tables = every.priced()
     firsts = [replace(t, storage=None).some(c.first) for t, c in zip(tables, classes, strict=True)]

@@ -51,6 +51,7 @@ class Estimator:
 
     check: asked before each estimate, raises what ends the planning
     few:   among which a plan that is wanted soon is found; None: all
+    serial: of serial steps, if the model is at a price of steps that overlap
     """
 
     micro: MicroBatches
@@ -60,6 +61,7 @@ class Estimator:
     corrections: dict[tuple[int, Blocks], float] = field(default_factory=dict)
     check: Callable[[], None] = lambda: None
     few: Few | None = None
+    serial: Estimator | None = None
 
     def __post_init__(self) -> None:
         self._known: dict[tuple[int, Blocks], Estimate] = {}
@@ -95,6 +97,9 @@ class Estimator:
 
     def builder(self, parts: int, blocks: Blocks) -> TableBuilder:
         """A builder of the tables for `parts` micro-batches with `blocks` run again."""
+        known = self.serial and self.serial._known.get((parts, blocks))
+        if known and known.bounds is not None and self.model.price is not None:
+            return known.bounds.builder.at_price(self.model.price)
         again, grouping = self.micro.again(parts, blocks), self.micro.grouping(parts)
         return TableBuilder(grouping, self.model, parts, self.space, self.prices, again)
 

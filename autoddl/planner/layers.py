@@ -24,8 +24,8 @@ from ..plans.stage import BATCH, COPIES, SUMMANDS, PlannedLayer, Split
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp, Placement
 from ..search.problem import Choice, Table
-from .tables.group_table import GroupTable
 from .tables.groups import Grouping, rule_of
+from .tables.table import GroupTable
 from .tables.tables import Tables
 
 Alternative = tuple[str, Split, float]  # a topology, its split, seconds that it adds

@@ -105,7 +105,7 @@ def plan_mesh(
     best = batches.best(options.checkpointing)
     tried_two = False
     if best is not None and overlaps:
-        search = Overlapped(one, () if options.in_flight else counts, model, best)
+        search = Overlapped(one, () if options.in_flight else counts, model, [best])
         best, tried_two = search.search(), search.tried_two
     pricer: BaselinePricer | None = None
     if options.baselines and space.allowed is None and space.min_weight_shards == 1:

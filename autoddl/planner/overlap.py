@@ -38,7 +38,7 @@ from ..cost.sharded_storage import stage_at
 from ..graph.graph import SOURCE_KINDS, Graph, Op
 from ..graph.regions import Blocks
 from ..sbp.signature import find_rule
-from .fit_in_memory import FittedSearch
+from .fit_in_memory import FittedSearch, Searched
 from .options import MOST_IN_FLIGHT
 from .realize import Candidate
 from .tables.tables import among_chosen
@@ -155,41 +155,78 @@ class Overlapped:
     counts: numbers of micro-batches; two in flight are tried at the first even one that is no less
             than that of the serial plan; () for never
     model:  of serial steps
-    best:   the fastest plan so far; known: all of them
+    known:  the plans so far, the serial one first
     """
 
     one: FittedSearch
     counts: Sequence[int]
     model: CostModel
-    best: Candidate
-    known: list[Candidate] = field(default_factory=list)
+    known: list[Candidate]
     tried_two: bool = False
+    _searched_of: dict[int, Searched] = field(default_factory=dict)  # number of a known plan
+    _fitting_of: dict[int, Candidate | None] = field(default_factory=dict)
 
     def search(self) -> Candidate:
         """The best plan, with a bound of all with its micro-batches and blocks, or more of them."""
-        parts, blocks = self.best.key
-        self.known.append(self.best)
+        parts, blocks = self.known[0].key
         micro = self.one.estimator.micro
         if micro.in_flight > 1:
-            ends = self._ends(self.best)
+            ends = self._ends(self.known[0])
             return self._bounded(self._searched(self._highest(_any_in_flight(parts, ends))))
         bound = self._searched(self._likely())
         ends = self._ends(self.known[-1])
         counts = [n for n in even(self.counts) if n >= parts and not micro.whole.is_stage]
         least_s = counts[0] * evenly_s(micro.graph(counts[0]), self.model) if counts else math.inf
-        if self.best.step_s > least_s * (1 + _EXPOSED):
+        if self._least_s <= least_s * (1 + _EXPOSED) and not self._is_near(bound, _NEAR):
+            bound = max(bound, self._searched(self._highest(_one_at_a_time(ends))))
+        if not self._is_near(least_s, _EXPOSED):
             other = self._searched(self._highest(_any_in_flight(parts, ends)))
             bound, least_s = max(bound, other), max(least_s, other)
-            if self.best.step_s > least_s * (1 + _NEAR):
+            if not self._is_near(least_s, _NEAR):
                 self._two(counts[0], blocks)
-        elif self.best.step_s > bound * (1 + _NEAR):
-            bound = max(bound, self._searched(self._highest(_one_at_a_time(ends))))
         return self._bounded(min(bound, least_s))
+
+    def _is_near(self, bound: float, share: float) -> bool:
+        """Whether the best plan takes at most that share more than a bound.
+
+        Whether a plan fits takes long to find out: it is only if one that is so near might.
+        """
+        most_s = bound * (1 + share)
+        return self._least_s <= most_s and self._best.step_s <= most_s
+
+    @property
+    def _least_s(self) -> float:
+        """Seconds of the fastest of the known plans, whether or not it fits the memory."""
+        return min(found.least_s for found in self.known)
+
+    @property
+    def _best(self) -> Candidate:
+        """The fastest of the known plans that fit the memory, as the serial one does."""
+        best: Candidate | None = None
+        for number in sorted(range(len(self.known)), key=lambda n: self.known[n].least_s):
+            if best is not None and self.known[number].least_s >= best.step_s:
+                break
+            if number not in self._fitting_of:
+                self._fitting_of[number] = self._fitting(number)
+            found = self._fitting_of[number]
+            if found is not None and (best is None or found.step_s < best.step_s):
+                best = found
+        assert best is not None
+        return best
+
+    def _fitting(self, number: int) -> Candidate | None:
+        """A known plan, or what fits instead."""
+        found = self.known[number]
+        if number not in self._searched_of or found.fits:
+            return found
+        fits = self.one.within_limit(*self._searched_of[number], is_thorough=False)
+        found = None if fits is None else replace(fits, tables=found.tables).serial()
+        return found if found is not None and found.fits else None
 
     def _likely(self) -> StepPrice:
         """At which the best plan is looked for first."""
-        ends = self._ends(self.best)
-        parts = _Parts.of(self.best, ends)
+        ends = self._ends(self.known[0])
+        parts = _Parts.of(self.known[0], ends)
         last = _LIKELY if parts.last < parts.beside else _EXPECTED
         return StepPrice(1.0, 1.0, 0.0, last, 1 - last, 1, ends)
 
@@ -227,36 +264,36 @@ class Overlapped:
         return max(prices, key=lambda price: min(parts.at(price) for parts in known))
 
     def _bounded(self, bound: float) -> Candidate:
-        result = replace(self.best.result, lower_bound=min(bound, self.best.step_s))
-        return replace(self.best, result=result).knowing(self.best)
+        best = self._best
+        result = replace(best.result, lower_bound=min(bound, best.step_s))
+        return replace(best, result=result).knowing(best)
 
     def _searched(self, price: StepPrice) -> float:
-        """A bound, once the best plan at a price is known and the faster one is the best."""
+        """A bound; and the best plan at a price is known, unless one is so near to the bound."""
         if self.one.is_over:
             return -math.inf
         parts, blocks = self.known[0].key
-        priced = replace(self.one.estimator, model=replace(self.model, price=price))
+        serial = self.one.estimator
+        priced = replace(serial, model=replace(self.model, price=price), serial=serial)
+        bounds = priced.estimate(parts, blocks).bounds
+        if bounds is not None and self._is_near(bounds.bound, _GAP):
+            return bounds.bound
         searched = replace(self.one, estimator=priced).approached(parts, blocks, _GAP)
         if searched is None:
             return -math.inf
         tables, result = searched
-        found = Candidate(replace(tables, model=self.model), result, self.best.paths).serial()
+        found = Candidate(replace(tables, model=self.model), result, self.known[0].paths).serial()
+        self._searched_of[len(self.known)] = searched
         self.known.append(found)
-        if found.may_take_less(self.best.step_s):
-            if not found.fits:
-                fits = self.one.within_limit(tables, result, is_thorough=False)
-                found = found if fits is None else replace(fits, tables=found.tables).serial()
-            if found.fits:
-                self.best = min(self.best, found, key=lambda one: one.step_s)
         return result.lower_bound
 
     def _two(self, parts: int, blocks: Blocks) -> None:
-        """The plans that were found with two micro-batches in flight, the fastest if that is."""
-        estimator = self.one.estimator
+        """The plans that were found with two micro-batches in flight, those that may be faster."""
+        estimator, best = self.one.estimator, self._best
         micro = estimator.micro.in_turns(MOST_IN_FLIGHT)
         two = replace(self.one, estimator=replace(estimator, micro=micro, corrections={}))
         self.tried_two = True
-        for found in (self.best, self.known[-1]):
+        for found in (best, self.known[-1]):
             builder = two.estimator.builder(parts, blocks)
             tables = among_chosen(builder, found.tables, found.result.choice)
             result = tables and two.search(tables.problem, math.inf)
@@ -264,14 +301,9 @@ class Overlapped:
                 continue
             turned = Candidate(tables, result, found.paths)
             least_s = max(map(_Parts.of(turned, Ends()).at, _any_in_flight(parts, Ends())))
-            if least_s >= self.best.step_s:
-                continue
-            if (
-                turned.may_take_less(self.best.step_s)
-                and turned.fits
-                and turned.step_s < self.best.step_s
-            ):
-                self.best = turned
+            if least_s < best.step_s and turned.least_s < best.step_s and turned.fits:
+                best = min(best, turned, key=lambda one: one.step_s)
+                self.known.append(turned)
 
 
 def _may_be_gathered(graph: Graph, op: Op) -> bool:

@@ -238,7 +238,8 @@ NEAR_FREE = 0.003
 # ResNet-50 on 2x8 is planned in 1.08 times as long, with half and twice of it as fast.
 ROOMY = 0.25
 _WORKED_OUT = (
-    "placed", "maker", "_free_buckets", "buckets", "hidden_s", "excess_bytes", "needed_bytes",
+    "placed", "maker", "_free_buckets", "least_s", "buckets", "step_s", "excess_bytes",
+    "needed_bytes",
 )  # fmt: skip
 
 
@@ -323,22 +324,21 @@ class Candidate:
         """The fastest buckets, whether or not they fit the memory."""
         return best_buckets(self.maker)
 
-    def may_take_less(self, than_s: float) -> bool:
-        """Whether an iteration would take less with the best buckets, whether or not these fit."""
-        maker, buckets = self.maker, self._free_buckets
-        return self.seconds - maker.latency_s(buckets) - maker.hidden_s(buckets) < than_s
-
     @cached_property
-    def hidden_s(self) -> float:
-        """Seconds of communication that run beside computation."""
-        return self.maker.hidden_s(self.buckets) if self.buckets or self.turns else 0.0
+    def least_s(self) -> float:
+        """Seconds of an iteration with the best buckets, whether or not these fit the memory."""
+        return self._seconds_with(self._free_buckets) if self.tables.model.overlap else self.seconds
 
     @cached_property
     def step_s(self) -> float:
         """Seconds of an iteration with what overlaps; `seconds` are those of the serial step."""
         if not self.buckets and not self.turns:
             return self.seconds
-        return self.seconds - self.maker.latency_s(self.buckets) - self.hidden_s
+        is_free = self.buckets == self._free_buckets
+        return self.least_s if is_free else self._seconds_with(self.buckets)
+
+    def _seconds_with(self, buckets: Buckets) -> float:
+        return self.seconds - self.maker.latency_s(buckets) - self.maker.hidden_s(buckets)
 
     @cached_property
     def excess_bytes(self) -> float:

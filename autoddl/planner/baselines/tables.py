@@ -21,9 +21,10 @@ from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...cost.sharded_storage import WHOLE, Codes, Storage, StoragePrices, chosen_axes, stage_at
 from ...search.problem import Choice, Edge, Problem
-from ..tables.group_table import GroupTable, GroupTables, Space
+from ..tables.group_table import GroupTables, Space
 from ..tables.groups import CompositeSignature, Group, Grouping, Port
 from ..tables.strategies import Assignments
+from ..tables.table import GroupTable
 from ..tables.tables import TableBuilder, Tables
 from .coarse import CoarsePrices
 from .families import ANY, EXPERTS, Variant, has_weight, letter_of, splits_only_batch
@@ -87,14 +88,14 @@ class UnionTables(GroupTables):
         rows = self.made[group.head.name]
         assign = np.array([row for row, _ in rows.rows], dtype=np.int16)
         assign = assign.reshape(-1, self.mesh.num_axes)
-        table = GroupTable.unpriced(rows.composites, assign)
-        compute_s, memory_bytes = self._compute_and_memory(group, table)
-        table = dataclasses.replace(table, compute_s=compute_s, memory_bytes=memory_bytes)
+        table = self.computing(group, GroupTable.unpriced(rows.composites, assign))
         none = chosen_axes((), self.mesh)
         for port in filter(self._is_trained, group.sources):
             for rows, prices, stage, stored in self._split(group, port, table):
                 whole = prices.memory_bytes(0, prices.stored(none), 1.0)
-                memory_bytes[rows] += prices.memory_bytes(stage, stored, float(stage < 3)) - whole
+                table.memory_bytes[rows] += (
+                    prices.memory_bytes(stage, stored, float(stage < 3)) - whole
+                )
         return table
 
     def _sync_seconds(self, group: Group, table: GroupTable) -> NDArray[np.float64]:

@@ -34,10 +34,11 @@ from ...graph.regions import repeated_blocks
 from ...plans.stage import StagePrice
 from ...search.budget import Deadline
 from ..asked import micro_graph
-from ..tables.group_table import GroupTable, Space
+from ..tables.group_table import Space
 from ..tables.groups import Group
 from ..tables.memory import least_bytes
 from ..tables.pair_prices import PairPrices
+from ..tables.table import GroupTable
 from ..tables.tables import Rows, TableBuilder
 from .stage_search import Answer, Searched, StageSearch, shorten
 from .task import Shape, in_flight

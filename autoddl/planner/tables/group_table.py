@@ -1,4 +1,4 @@
-"""Tables of one group: its strategies, and the seconds and bytes of each, edges left out."""
+"""Makes the table of a group: its strategies, and their seconds and bytes, edges left out."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from .hinted import Hinted
 from .pair_prices import Prices
 from .storage_table import StoragePort, StorageTable, memory_table, storage_table
 from .strategies import DEFAULT_CAP, Assignments, Even, assignments
-
-Codes = NDArray[np.int8]
+from .table import Codes, GroupTable, Times
 
 
 class NoStrategy(ValueError):
@@ -58,62 +57,6 @@ class Space:
 
 
 WHOLE_SPACE = Space(zero=True)
-
-
-@dataclass(frozen=True)
-class GroupTable:
-    """All strategies of a group: `assign[k, axis]` numbers its composite signature there.
-
-    ports:   trained parameters that may be stored split, which then count neither in `sync_s` nor
-             in `memory_bytes`; `stored_bytes` [strategies, storages] of all
-    whole_s: of each port, seconds of the synchronisation of its gradient if it is stored whole
-    storage: of all ports
-    """
-
-    composites: tuple[CompositeSignature, ...]
-    assign: Assignments
-    compute_s: Table
-    inner_s: Table
-    sync_s: Table
-    memory_bytes: Table
-    ports: tuple[StoragePort, ...] = ()
-    stored_bytes: Table | None = None
-    whole_s: tuple[Table, ...] = ()
-    storage: StorageTable | None = None
-
-    @staticmethod
-    def unpriced(composites: tuple[CompositeSignature, ...], assign: Assignments) -> GroupTable:
-        """The strategies with seconds and bytes of zero."""
-        nothing = np.zeros(len(assign))
-        return GroupTable(composites, assign, nothing, nothing, nothing, nothing)
-
-    def some(self, rows: NDArray[np.int64]) -> GroupTable:
-        """The table of these strategies only, before storages are priced."""
-        assert self.storage is None
-        stored = None if self.stored_bytes is None else self.stored_bytes[rows]
-        return GroupTable(
-            self.composites,
-            self.assign[rows],
-            self.compute_s[rows],
-            self.inner_s[rows],
-            self.sync_s[rows],
-            self.memory_bytes[rows],
-            tuple(port.some(rows) for port in self.ports),
-            stored,
-            tuple(seconds[rows] for seconds in self.whole_s),
-        )
-
-    @property
-    def least_bytes(self) -> Table:
-        """[strategies] with the parameters stored as small as may be."""
-        if self.stored_bytes is None:
-            return self.memory_bytes
-        return self.memory_bytes + self.stored_bytes.min(axis=1)
-
-    def codes(self, label: Callable[[CompositeSignature], Placement]) -> Codes:
-        """Placement codes [strategies, axes] of the tensor that `label` picks from a composite."""
-        codes = np.array([label(c).code for c in self.composites], dtype=np.int8)
-        return codes[self.assign]
 
 
 def stored_placement(placement: Placement) -> Placement:
@@ -186,16 +129,17 @@ class GroupTables:
                 f"{self.mesh}: no allowed split divides its tensors "
                 f"{', '.join(str(self.graph.tensors[i].spec) for i in group.head.inputs)} evenly"
             )
-        table = GroupTable.unpriced(composites, assign)
-        compute_s, memory_bytes = self._compute_and_memory(group, table)
+        table = self.computing(group, GroupTable.unpriced(composites, assign))
         ports = self._storage_ports(group, table)
-        return dataclasses.replace(
-            table,
-            compute_s=compute_s,
-            memory_bytes=memory_bytes,
-            ports=ports,
-            stored_bytes=memory_table(ports, self.storages) if ports else None,
-        )
+        stored = memory_table(ports, self.storages) if ports else None
+        return dataclasses.replace(table, ports=ports, stored_bytes=stored)
+
+    def at_price(self, group: Group, table: GroupTable) -> GroupTable:
+        """`local`, from such a table of serial steps."""
+        pairs = zip(self._trained(group), table.ports, strict=True)
+        ports = (self._at_price(group, *pair) for pair in pairs)
+        compute_s = self._compute_seconds(group, table.times, len(table.assign))
+        return dataclasses.replace(table, compute_s=compute_s, ports=tuple(ports))
 
     def _composites(self, group: Group) -> tuple[CompositeSignature, ...]:
         composites = composite_signatures(self.graph, group)
@@ -248,11 +192,12 @@ class GroupTables:
         """Local bytes that count as memory."""
         return even_bytes_of(spec, codes, self.model.memory_mesh)
 
-    def _compute_and_memory(self, group: Group, table: GroupTable) -> tuple[Table, Table]:
-        cluster, price, each = self.model.cluster, self.model.price, self.model.computation
+    def computing(self, group: Group, table: GroupTable) -> GroupTable:
+        """The table with the seconds of operators, and their bytes."""
+        cluster, times = self.model.cluster, list[Times]()
         # of what the first axis divides, so much does not count as memory
         spared = 1 - self.mesh.parts[0] / self.model.memory_mesh.parts[0] if self.mesh.shares else 0
-        seconds, memory = np.zeros((2, len(table.assign)))
+        memory = np.zeros(len(table.assign))
         for number, op in enumerate(group.ops):
             spec, rule = self.graph.spec(op), rule_of(op)
             out_bytes, out_first = self._side_bytes(spec.outputs, "outs", number, table)
@@ -267,12 +212,9 @@ class GroupTables:
             on = on[table.assign]
             share, first = num_parts(on, self.mesh.parts), on[:, :1].any(axis=1)
             divided = Divided(share, in_bytes + out_bytes, first, in_first + out_first)
-            again = self.again.passes(op.name) > 1
-            whole_s = divided.seconds(cluster, self.graph, op, has_grad)
-            off = price.off(op.name) / self.micro_batches if price else 0.0
-            forward_s = divided.seconds(cluster, self.graph, op, False) if again or off else 0.0
-            seconds += each * whole_s
-            seconds += each * again * forward_s - off * (whole_s - (not again) * forward_s)
+            is_wanted = self.model.overlap or self.again.passes(op.name) > 1
+            forward_s = divided.seconds(cluster, self.graph, op, False) if is_wanted else None
+            times.append((divided.seconds(cluster, self.graph, op, has_grad), forward_s))
             memory += self.again.output_weight(op) * saved_bytes(spec, rule, held, has_grad)
             if has_grad:
                 extra = self.extra_bytes(spec, number, table, lasting_shares(spec))
@@ -284,7 +226,23 @@ class GroupTables:
         for port in group.sources:
             if not (self._zero and self._is_trained(port)):
                 memory += self._source_bytes(port, table)
-        return seconds, memory
+        compute_s = self._compute_seconds(group, times, len(table.assign))
+        return dataclasses.replace(
+            table, compute_s=compute_s, memory_bytes=memory, times=tuple(times)
+        )
+
+    def _compute_seconds(self, group: Group, times: Sequence[Times], count: int) -> Table:
+        """What the operators' `times` count in all."""
+        price, each = self.model.price, self.model.computation
+        seconds = np.zeros(count)
+        running = (op for op in group.ops if op.kind != "param")
+        for op, (whole_s, forward_s) in zip(running, times, strict=True):
+            again = self.again.passes(op.name) > 1
+            off = price.off(op.name) / self.micro_batches if price else 0.0
+            seconds += each * whole_s
+            if forward_s is not None and (again or off):
+                seconds += each * again * forward_s - off * (whole_s - (not again) * forward_s)
+        return seconds
 
     def _side_bytes(
         self, tensors: Sequence[TensorSpec], side: str, number: int, table: GroupTable
@@ -329,16 +287,24 @@ class GroupTables:
     def storages(self) -> tuple[Storage, ...]:
         return storages(self.mesh, self.micro_batches) if self._zero else (WHOLE,)
 
-    def _storage_ports(self, group: Group, table: GroupTable) -> tuple[StoragePort, ...]:
+    def _trained(self, group: Group) -> list[Port]:
         """The trained parameters of the group, if they may be stored split."""
-        found, price = [], self.model.price
-        for port in filter(self._is_trained, group.sources if self._zero else ()):
+        return list(filter(self._is_trained, group.sources if self._zero else ()))
+
+    def _storage_ports(self, group: Group, table: GroupTable) -> tuple[StoragePort, ...]:
+        found = []
+        for port in self._trained(group):
             prices, op = self._storage_prices(port, table), group.ops[port.op]
             held = self.again.weight(op.name) * (op.name in self.again.last_products)
-            late = price.more(op.name) if price else 0.0
-            how = self.again.passes(op.name), held, self.storages, price, late
-            found.append(StoragePort.make(self.graph.spec(op), port.index, prices, *how))
+            how = self.again.passes(op.name), held, self.storages
+            own = StoragePort.make(self.graph.spec(op), port.index, prices, *how)
+            found.append(self._at_price(group, port, own))
         return tuple(found)
+
+    def _at_price(self, group: Group, port: Port, own: StoragePort) -> StoragePort:
+        price = self.model.price
+        late = price.more(group.ops[port.op].name) if price else 0.0
+        return dataclasses.replace(own, price=price, late=late)
 
     def _storage_prices(self, port: Port, table: GroupTable) -> StoragePrices:
         return StoragePrices(
@@ -371,7 +337,7 @@ class GroupTables:
             return dataclasses.replace(
                 table, inner_s=inner_s, sync_s=self._sync_seconds(group, table)
             )
-        trained = [port for port in group.sources if self._is_trained(port)]
+        trained = self._trained(group)
         whole_s = tuple(self._whole_seconds(group, port, table) for port in trained)
         table = dataclasses.replace(table, inner_s=inner_s, whole_s=whole_s)
         return dataclasses.replace(table, storage=self.storage(table))

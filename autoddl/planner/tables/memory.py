@@ -29,8 +29,9 @@ from ...cost.operators import is_saved, saved_bytes
 from ...cost.recompute import Recomputation
 from ...graph.graph import Graph, Op
 from ...search.problem import Table
-from .group_table import GroupTable, GroupTables, grad_in, grad_out
+from .group_table import GroupTables, grad_in, grad_out
 from .groups import Group, Grouping, rule_of
+from .table import GroupTable
 
 
 @dataclass(frozen=True)

@@ -52,12 +52,10 @@ class StoragePort:
         passes: int,
         held: float,
         storages: Sequence[Storage],
-        price: StepPrice | None = None,
-        late: float = 0.0,
     ) -> StoragePort:
         chosen = {s.axes: chosen_axes(s.axes, prices.comm.mesh) for s in storages}
         stored = {axes: prices.stored(where) for axes, where in chosen.items()}
-        return StoragePort(op, index, prices, passes, held, stored, price, late)
+        return StoragePort(op, index, prices, passes, held, stored)
 
     def some(self, rows: NDArray[np.int64]) -> StoragePort:
         """For these strategies only."""

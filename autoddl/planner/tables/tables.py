@@ -35,7 +35,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost.model import CostModel
+from ...cost.model import CostModel, StepPrice
 from ...cost.recompute import Recomputation
 from ...cost.sharded_storage import WHOLE, Storage
 from ...graph.graph import Graph
@@ -43,11 +43,12 @@ from ...sbp.edges import words
 from ...sbp.layout import TensorSpec
 from ...search.lagrangian import may_fit
 from ...search.problem import Choice, Edge, Problem, Table
-from .group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, Space, grad_in, grad_out
+from .group_table import WHOLE_SPACE, GroupTables, Space, grad_in, grad_out
 from .groups import Group, Grouping, Port, make_groups, rule_of
 from .memory import LastMemory
 from .pair_prices import PairPrices, Prices
 from .storage_table import with_storage
+from .table import Codes, GroupTable
 
 Rows = NDArray[np.int64]
 
@@ -198,16 +199,34 @@ class TableBuilder:
 
     def prepare(self) -> bool:
         """Tables without communication; False if no choice can keep to the memory limit."""
-        self.last = LastMemory(self.tables, self.grouping)
+        if not self.group_tables:
+            self.last = LastMemory(self.tables, self.grouping)
+            self._number()
+            self.group_tables = [self.last.of_group(g, self.tables.local(g)) for g in self.owners]
+        least = [float(table.least_bytes.min()) for table in self.group_tables]
+        return sum(least[node] for node in self.nodes) <= self.model.limit_bytes
+
+    def at_price(self, price: StepPrice) -> TableBuilder:
+        """After `prepare` for serial steps: the same at a price of steps that overlap."""
+        model = replace(self.model, price=price)
+        fixed = self.micro_batches, self.space, self.prices, self.again
+        other = TableBuilder(self.grouping, model, *fixed)
+        other.last = self.last
+        other._number()
+        known = {node: self.nodes[number] for number, node in enumerate(other.nodes)}
+        for node, group in enumerate(other.owners):
+            table = self.group_tables[known[node]]
+            other.group_tables.append(other.tables.at_price(group, table))
+        return other
+
+    def _number(self) -> None:
+        """Number the groups' tables."""
         for number, group in enumerate(self.grouping.groups):
             key = self._key(number)
             if key not in self.node_of_key:
                 self.node_of_key[key] = len(self.owners)
                 self.owners.append(group)
             self.nodes.append(self.node_of_key[key])
-        self.group_tables = [self.last.of_group(g, self.tables.local(g)) for g in self.owners]
-        least = [float(table.least_bytes.min()) for table in self.group_tables]
-        return sum(least[node] for node in self.nodes) <= self.model.limit_bytes
 
     @property
     def computation_s(self) -> float:

@@ -128,7 +128,7 @@ class TurnsMaker(StepMaker):
 class _Making:
     """A step that is being put down, task by task.
 
-    ready: exchange -> the number of the task that has made its gradient
+    ready: exchange -> the number of the task that has made its gradient in the last micro-batch
     left:  how many buckets have left
     """
 
@@ -178,10 +178,11 @@ class _Making:
         own, every = self.maker.operators[number], self.maker.exchanges
         needs = (task,) if task >= 0 else ()
         for number in own.exchanged:
-            self.ready[number] = task
             if every[number].is_often:
                 self._exchange(own.op.name, (number,), micro_batch, needs)
-        while is_made and self.left < len(self.buckets):
+            elif is_made:
+                self.ready[number] = task
+        while is_made and own.exchanged and self.left < len(self.buckets):
             members = tuple(n for n in self.buckets[self.left] if not every[n].is_often)
             if any(number not in self.ready for number in members):
                 return

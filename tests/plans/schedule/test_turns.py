@@ -85,6 +85,21 @@ def test_the_whole_step_counts_what_the_simulator_hides(name: str):
     assert Plan.loads(plan.dumps()) == plan
 
 
+@pytest.mark.parametrize("name", PLANS)
+def test_a_bucket_leaves_once_the_last_micro_batch_has_made_its_gradients(name: str):
+    plan = in_turns(PLANS[name])
+    step = stage_figures(plan.stage).maker.step(plan.stage.buckets, plan.micro_batches)
+    last = {t.operator: n for n, t in enumerate(step.tasks) if t.cause == "backward"}
+    once = [
+        (number, step.exchanges[member].op)
+        for number, task in enumerate(step.tasks)
+        for member in task.members
+        if not step.exchanges[member].is_often
+    ]
+    assert len(once) == sum(not exchange.is_often for exchange in step.exchanges)
+    assert all(last.get(operator, -1) < number for number, operator in once)
+
+
 def test_the_second_strand_is_never_ahead_and_turns_that_are_wrong_are_refused():
     stage = in_turns(PLANS["attention"]).stage
     count, last = len(stage_figures(stage).maker.operators), stage.turns[-1][1]
