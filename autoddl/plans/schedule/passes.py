@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ...graph.graph import Op
 
@@ -65,65 +65,105 @@ class Turn:
     made: tuple[int, ...] = ()
 
 
+class Stretch(NamedTuple):
+    """Seconds before, of, and after computation without communication between.
+
+    ahead: of gathers for the next reader, beside this one
+    waits: for gathers that were ahead
+    """
+
+    before: float
+    computing: float
+    after: float
+    ahead: float = 0.0
+    waits: bool = False
+
+
+class Free(NamedTuple):
+    """When the queues are free; has_computed: something has, since the step began."""
+
+    compute_s: float
+    communicate_s: float
+    has_computed: bool = False
+
+
 @dataclass(frozen=True)
 class Course:
-    """A pass as its two queues see it: seconds before, of, and after each stretch of computation.
+    """A pass as its two queues see it.
 
     made: gradient -> the stretch after which it is there
     """
 
-    stretches: tuple[tuple[float, float, float], ...]
+    stretches: tuple[Stretch, ...]
     made: Mapping[int, int]
 
     @staticmethod
-    def of(turns: Sequence[Turn]) -> Course:
-        """Turns without communication between them, and gradients before it, are one stretch."""
-        found: list[tuple[float, float, float]] = []
+    def of(turns: Sequence[Turn], is_ahead: bool = False) -> Course:
+        """Turns without communication between them, and gradients before it, are one stretch.
+
+        is_ahead: a reader's gathers are asked for when the reader before it begins
+        """
+        found: list[Stretch] = []
         made: dict[int, int] = {}
+        readers = [sum(turn.gathers) for turn in turns if turn.gathers] if is_ahead else []
+        following, waits = iter(readers[1:]), False
         is_closed = True  # by a collective or a gradient
         for turn in turns:
-            before, after = sum(turn.gathers) + sum(turn.before), sum(turn.after)
-            if is_closed or before:
-                found.append((before, turn.seconds, after))
+            reads = is_ahead and bool(turn.gathers)
+            before, after = sum(turn.before), sum(turn.after)
+            if not (reads and waits):
+                before += sum(turn.gathers)
+            ahead = next(following, None) if reads else None
+            if is_closed or before or reads:
+                found.append(Stretch(before, turn.seconds, after, ahead or 0.0, reads and waits))
             else:
-                found[-1] = (found[-1][0], found[-1][1] + turn.seconds, after)
+                computing = found[-1].computing + turn.seconds
+                found[-1] = found[-1]._replace(computing=computing, after=after)
+            waits = ahead is not None if reads else waits
             made.update((number, len(found) - 1) for number in turn.made)
             is_closed = bool(after or turn.made)
         return Course(tuple(found), made)
 
     @cached_property
     def seconds(self) -> float:
-        return sum(map(sum, self.stretches))
+        return sum(own.before + own.computing + own.after for own in self.stretches)
 
     @cached_property
     def made_s(self) -> dict[int, float]:
         """When each gradient may leave, from the start of the pass, if no exchange delays it."""
         found: list[float] = []
         end_s = 0.0
-        for before, compute, after in self.stretches:
-            found.append(end_s + before + compute)
-            end_s = found[-1] + after
+        for own in self.stretches:
+            found.append(end_s + own.before + own.computing)
+            end_s = found[-1] + own.after
         return {number: found[at] for number, at in self.made.items()}
 
-    def run(
-        self, free: tuple[float, float], leaving: Sequence[tuple[int, float]] = ()
-    ) -> tuple[float, float]:
-        """When the queues of computation and of communication are free after it, if before `free`.
+    def run(self, free: Free, leaving: Sequence[tuple[int, float]] = ()) -> Free:
+        """When the queues are free after it, if before they are `free`.
 
         leaving: the last stretch that each bucket needs, and its seconds, in order
         """
-        compute_s, communicate_s = free
+        compute_s, communicate_s, has_computed = free
         buckets = iter((*leaving, (-1, 0.0)))
         ends: list[float] = []
         needed, seconds = next(buckets)
-        for number, (before, own, after) in enumerate(self.stretches):
+        gathered_s = 0.0
+        for number, (before, computing, after, ahead, waits) in enumerate(self.stretches):
             if before:
                 communicate_s = compute_s = max(compute_s, communicate_s) + before
-            compute_s += own
+            there_s = gathered_s if waits else 0.0
+            if ahead:
+                gathered_s = communicate_s = max(compute_s, communicate_s) + ahead
+                if not has_computed:  # a gather that follows nothing has both queues
+                    compute_s = communicate_s
+            elif waits:
+                gathered_s = 0.0
+            if computing:
+                compute_s, has_computed = max(compute_s, there_s) + computing, True
             ends.append(compute_s)
             if after:
                 communicate_s = compute_s = max(compute_s, communicate_s) + after
             while -1 < needed <= number:
                 communicate_s = max(ends[needed], communicate_s) + seconds
                 needed, seconds = next(buckets)
-        return compute_s, communicate_s
+        return Free(compute_s, communicate_s, has_computed)

@@ -41,7 +41,7 @@ from ...cost.recompute import Recomputation
 from ...graph.graph import SOURCE_KINDS, Graph, Op
 from ...graph.placed import PlannedEdge, PlannedOp
 from .orders import Action
-from .passes import Cause, Course, Operator, Turn
+from .passes import Cause, Course, Free, Operator, Turn
 from .schedule import Schedule
 from .simulate import Exchange as Exchanged
 from .simulate import Queued, Slowdown, Span, Timeline, run
@@ -169,17 +169,18 @@ class StepMaker:
         """`step(buckets, micro_batches).end_s` but for rounding, without the tasks."""
         if not buckets:
             return self.serial_s(micro_batches)
-        if self.slowdown or any(own.again for own in self.operators):
+        if self.slowdown:
             return self.step(buckets, micro_batches).end_s
-        every, made = self.exchanges, self._backward.made
+        forward, backward = self._ahead
+        every, made = self.exchanges, backward.made
         needed = [max(made[n] for n in bucket) for bucket in buckets]
         last = [(at, self.bucket_s(b)) for at, b in zip(needed, buckets, strict=True)]
         often = [e for e, b in zip(last, buckets, strict=True) if every[b[0]].is_often]
-        free = self._first_s, self._first_s
+        free = Free(self._first_s, self._first_s)
         for number in range(micro_batches):
-            free = self._forward.run(free)
-            free = self._backward.run(free, last if number == micro_batches - 1 else often)
-        return max(free)
+            free = forward.run(free)
+            free = backward.run(free, last if number == micro_batches - 1 else often)
+        return max(free.compute_s, free.communicate_s)
 
     def serial_s(self, micro_batches: int) -> float:
         """Of a step of so many micro-batches, one task after the other."""
@@ -237,6 +238,15 @@ class StepMaker:
     @cached_property
     def _backward(self) -> Course:
         return Course.of(tuple(self.backward_turns()))
+
+    @cached_property
+    def _ahead(self) -> tuple[Course, Course]:
+        """The forward and the backward pass with gathers one reader ahead."""
+        if not any(own.again for own in self.operators):
+            return self._forward, self._backward
+        passes = self.forward_turns(), self.backward_turns()
+        forward, backward = (Course.of(tuple(turns), is_ahead=True) for turns in passes)
+        return forward, backward
 
     @cached_property
     def _first_s(self) -> float:
