@@ -36,8 +36,7 @@ from ..search.messages import Solved, solve
 from ..search.problem import ROUNDING, Problem, Table
 from ..search.reduced_costs import ReducedCosts
 from .tables.pair_prices import PairPrices
-from .tables.storage_table import StorageTable, with_storage
-from .tables.table import GroupTable
+from .tables.storage_table import GroupTable, StorageTable, with_storage
 from .tables.tables import TableBuilder, Tables
 
 # Of the bound: so little more may be had. 1e-5 and 5e-5 gave the same plans of GPT-0.35B on 2x16,

@@ -25,7 +25,7 @@ from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp, Placement
 from ..search.problem import Choice, Table
 from .tables.groups import Grouping, rule_of
-from .tables.table import GroupTable
+from .tables.storage_table import GroupTable
 from .tables.tables import Tables
 
 Alternative = tuple[str, Split, float]  # a topology, its split, seconds that it adds

@@ -23,8 +23,8 @@ from ...cost.sharded_storage import WHOLE, Codes, Storage, StoragePrices, chosen
 from ...search.problem import Choice, Edge, Problem
 from ..tables.group_table import GroupTables, Space
 from ..tables.groups import CompositeSignature, Group, Grouping, Port
+from ..tables.storage_table import GroupTable
 from ..tables.strategies import Assignments
-from ..tables.table import GroupTable
 from ..tables.tables import TableBuilder, Tables
 from .coarse import CoarsePrices
 from .families import ANY, EXPERTS, Variant, has_weight, letter_of, splits_only_batch

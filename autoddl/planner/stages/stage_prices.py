@@ -38,7 +38,7 @@ from ..tables.group_table import Space
 from ..tables.groups import Group
 from ..tables.memory import least_bytes
 from ..tables.pair_prices import PairPrices
-from ..tables.table import GroupTable
+from ..tables.storage_table import GroupTable
 from ..tables.tables import Rows, TableBuilder
 from .stage_search import Answer, Searched, StageSearch, shorten
 from .task import Shape, in_flight

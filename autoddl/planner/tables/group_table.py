@@ -25,9 +25,16 @@ from ...search.problem import Table
 from .groups import CompositeSignature, Group, Port, composite_signatures, rule_of
 from .hinted import Hinted
 from .pair_prices import Prices
-from .storage_table import StoragePort, StorageTable, memory_table, storage_table
+from .storage_table import (
+    Codes,
+    GroupTable,
+    StoragePort,
+    StorageTable,
+    Times,
+    memory_table,
+    storage_table,
+)
 from .strategies import DEFAULT_CAP, Assignments, Even, assignments
-from .table import Codes, GroupTable, Times
 
 
 class NoStrategy(ValueError):

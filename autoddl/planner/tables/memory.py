@@ -31,7 +31,7 @@ from ...graph.graph import Graph, Op
 from ...search.problem import Table
 from .group_table import GroupTables, grad_in, grad_out
 from .groups import Group, Grouping, rule_of
-from .table import GroupTable
+from .storage_table import GroupTable
 
 
 @dataclass(frozen=True)

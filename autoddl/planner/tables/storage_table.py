@@ -1,4 +1,6 @@
-"""The storages of a group's parameters as a second, dependent choice of the group.
+"""The table of a group, and the storages of its parameters as a second, dependent choice.
+
+A `GroupTable` has the strategies of a group with the seconds and bytes of each, edges left out.
 
 How parameters are stored concerns nothing but their own seconds and bytes. So a group with trained
 parameters has a variable beside its strategy whose only edge leads to it:
@@ -12,7 +14,7 @@ dominates left out; `which` says what the k-th is. The first is whole storage, w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -20,9 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost.model import StepPrice
-from ...cost.sharded_storage import WHOLE, Codes, Storage, StoragePrices, chosen_axes, stage_at
+from ...cost.sharded_storage import WHOLE, Storage, StoragePrices, chosen_axes, stage_at
+from ...sbp.placement import Placement
 from ...sbp.signature import OpSpec
 from ...search.problem import Edge, Problem, Table
+from .groups import CompositeSignature
+from .strategies import Assignments
+
+Codes = NDArray[np.int8]
+Times = tuple[Table, Table | None]  # seconds of an operator: of both passes, of the forward one
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,64 @@ class StorageTable:
 
     def pick(self, strategy: int, k: int) -> Storage:
         return self.storages[self.which[strategy, k]]
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """All strategies of a group: `assign[k, axis]` numbers its composite signature there.
+
+    times:   (both passes, the forward one) seconds of each operator that computes
+    ports:   trained parameters that may be stored split, which then count neither in `sync_s` nor
+             in `memory_bytes`; `stored_bytes` [strategies, storages] of all
+    whole_s: of each port, seconds of the synchronisation of its gradient if it is stored whole
+    storage: of all ports
+    """
+
+    composites: tuple[CompositeSignature, ...]
+    assign: Assignments
+    compute_s: Table
+    inner_s: Table
+    sync_s: Table
+    memory_bytes: Table
+    ports: tuple[StoragePort, ...] = ()
+    stored_bytes: Table | None = None
+    whole_s: tuple[Table, ...] = ()
+    storage: StorageTable | None = None
+    times: tuple[Times, ...] = ()
+
+    @staticmethod
+    def unpriced(composites: tuple[CompositeSignature, ...], assign: Assignments) -> GroupTable:
+        """The strategies with seconds and bytes of zero."""
+        nothing = np.zeros(len(assign))
+        return GroupTable(composites, assign, nothing, nothing, nothing, nothing)
+
+    def some(self, rows: NDArray[np.int64]) -> GroupTable:
+        """The table of these strategies only, before storages are priced."""
+        assert self.storage is None
+        stored = None if self.stored_bytes is None else self.stored_bytes[rows]
+        return GroupTable(
+            self.composites,
+            self.assign[rows],
+            self.compute_s[rows],
+            self.inner_s[rows],
+            self.sync_s[rows],
+            self.memory_bytes[rows],
+            tuple(port.some(rows) for port in self.ports),
+            stored,
+            tuple(seconds[rows] for seconds in self.whole_s),
+        )
+
+    @property
+    def least_bytes(self) -> Table:
+        """[strategies] with the parameters stored as small as may be."""
+        if self.stored_bytes is None:
+            return self.memory_bytes
+        return self.memory_bytes + self.stored_bytes.min(axis=1)
+
+    def codes(self, label: Callable[[CompositeSignature], Placement]) -> Codes:
+        """Placement codes [strategies, axes] of the tensor that `label` picks from a composite."""
+        codes = np.array([label(c).code for c in self.composites], dtype=np.int8)
+        return codes[self.assign]
 
 
 def memory_table(ports: Sequence[StoragePort], storages: Sequence[Storage]) -> Table:

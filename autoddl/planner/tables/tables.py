@@ -47,8 +47,7 @@ from .group_table import WHOLE_SPACE, GroupTables, Space, grad_in, grad_out
 from .groups import Group, Grouping, Port, make_groups, rule_of
 from .memory import LastMemory
 from .pair_prices import PairPrices, Prices
-from .storage_table import with_storage
-from .table import Codes, GroupTable
+from .storage_table import Codes, GroupTable, with_storage
 
 Rows = NDArray[np.int64]
 
