@@ -147,14 +147,17 @@ def checksums(
 ) -> dict[int, tuple[int, int]]:
     """Of each argument that the model reads: a number for the part that was given, and its sum.
 
+    An evaluation may be given no target.
+
     Ranks that were given the same part have the same numbers if their values agree.
 
     graph: of the whole model, at any batch; rows: of a batch of `batch` that this rank reads
     """
     found, numbers = {}, np.arange(batch)[rows].tolist()
     for op in graph.ops:
-        if op.kind == "input":
-            index, dims = op.attrs["index"], graph.tensors[op.outputs[0]].batch_dims
+        index = op.attrs["index"] if op.kind == "input" else len(arguments)
+        if index < len(arguments):
+            dims = graph.tensors[op.outputs[0]].batch_dims
             array = backend.to_numpy(backend.detached(arguments[index]))
             own = dims and array.shape[dims[0]] == len(numbers) != batch
             part = zlib.crc32(repr((array.shape, numbers if own else "whole")).encode())

@@ -320,7 +320,7 @@ class Trainer:
             tensors = self._traced.calling.inputs("eval_step", inputs)
         rows = rows_of(self.graph, tensors, self.plan.batch)
         whole = self._evaluator.prepared(rows, tensors)
-        self.roll_call("eval_step")
+        self.roll_call("eval_step", rows, said=self.alike.in_evaluation(tensors))
         return put_tensors(self._traced.structure, whole())
 
     def evaluate(
@@ -340,7 +340,9 @@ class Trainer:
         rows. Raises ValueError if a batch does not fit the example, if there is none, or if rows of
         the batch meet in evaluation too and the plan's splits do not divide it.
         """
-        return self._scores.of(batches, {} if metrics is None else metrics, self.roll_call)
+        return self._scores.of(
+            batches, {} if metrics is None else metrics, self.roll_call, self.alike.in_evaluation
+        )
 
     @cached_property
     def _scores(self) -> Scores:

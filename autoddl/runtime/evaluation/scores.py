@@ -24,7 +24,7 @@ from ..comm.groups import Group
 from ..comm.redistribute import prepare, to_broadcast
 from ..counting import Counting, rows_of
 from ..execution.executor import Values
-from ..jobs.roll_call import RollCall
+from ..jobs.roll_call import RollCall, Said
 from ..kernel import Filled
 from ..nested import map_leaves, put_tensors
 from ..part import Job, Part
@@ -62,9 +62,16 @@ class Scores:
         self._last = max((self._evaluator.maker(name) for name in graph.outputs), default=0)
 
     def of(
-        self, batches: Iterable[Any], metrics: Mapping[str, Metric], call: RollCall
+        self,
+        batches: Iterable[Any],
+        metrics: Mapping[str, Metric],
+        call: RollCall,
+        say: Callable[[Sequence[Tensor]], Said],
     ) -> dict[str, float]:
-        """The scores by name. ValueError if a batch does not fit, or there is none."""
+        """The scores by name. ValueError if a batch does not fit, or there is none.
+
+        say: what this rank tells the others of a batch
+        """
         expect_iterable(batches, "evaluate takes batches, such as a DataLoader or a list")
         expect(metrics, Mapping, "metrics are a dict from names to functions")
         for name, metric in metrics.items():
@@ -76,7 +83,7 @@ class Scores:
             # one row, if the graph has no batch dim
             rows = max(rows_of(graph, tensors, self._job.plan.batch), 1)
             run, fed = self._evaluator.fed(rows, tensors)
-            call("evaluate", rows)
+            call("evaluate", rows, say(tensors))
             target = self._traced.batches.target(given)
             totals += self._scored(rows, run, fed, target, metrics)
         call("evaluate")

@@ -2,8 +2,9 @@
 
 They have compared what they were set up with (`jobs/agreement.py`), but a scheduler, a hook or the
 user's own code may change something later, on one rank alone. Each rank tells a few numbers of what
-it has with a roll call: settings with each step, as text that costs some microseconds; batches and
-copies of parameters every so many steps; and the gradients that hooks have seen after each of them.
+it has with a roll call: settings with each step, as text that costs some microseconds; batches,
+those of evaluations too, and copies of parameters every so many steps; and the gradients that hooks
+have seen after each of them.
 
 Of the copies of a tensor on several ranks the sizes are compared. With n the squares of a tensor's
 elements, summed up, and N the sum of n over all tensors that are copied along a mesh axis, a rank
@@ -75,6 +76,7 @@ class Alike:
         self._update = update
         self._is_alone = world == 1
         self._looks = looks
+        self._evaluated = 0  # batches
         self._backend: Backend = job.groups.backend
         self.restart()
 
@@ -106,11 +108,21 @@ class Alike:
             OPTIONS: Saying(self._groups, _sum(options), lambda: _lines(options)),
         }
         if self._job.run_state.step % _STEPS_BETWEEN == 0:
-            plan = self._job.plan
-            sums = checksums(batch, plan.graph, plan.batch, rows, self._backend)
-            found |= {_argument(n): Saying(key, one) for n, (key, one) in sums.items()}
+            found |= self._of_batch(batch, rows)
             found |= self.parameters()
         return found
+
+    def in_evaluation(self, batch: Sequence[Tensor]) -> Said:
+        """With an evaluation of `batch`, which every rank is given whole."""
+        self._evaluated += 1
+        if self._is_alone or self._evaluated % _STEPS_BETWEEN != 1:
+            return {}
+        return self._of_batch(batch, slice(0, 0))
+
+    def _of_batch(self, batch: Sequence[Tensor], rows: slice | np.ndarray) -> Said:
+        plan = self._job.plan
+        sums = checksums(batch, plan.graph, plan.batch, rows, self._backend)
+        return {_argument(n): Saying(key, one) for n, (key, one) in sums.items()}
 
     def parameters(self) -> Said:
         """Of the copies of parameters."""

@@ -109,6 +109,20 @@ def other_rows(trainer):
         trainer.batch = [x + 1 for x in trainer.batch]
 
 
+def other_inputs(trainer):
+    inputs = [x + IS_BAD for x in trainer.batch[:-1]]
+    trainer.eval_step(*inputs)
+
+
+def other_size(trainer):
+    trainer.eval_step(*(x[: 4 if IS_BAD else 8] for x in trainer.batch[:-1]))
+
+
+def other_targets(trainer):
+    """All inputs are alike; a batch that is scored has a target, too."""
+    trainer.evaluate([(*trainer.batch[:-1], trainer.batch[-1] + IS_BAD)])
+
+
 ALIKE = {
     scheduler: "options of the optimizer: group 0 with lr 0.1 on rank 0.* 0.05 on rank",
     rate: "group 0 with lr 0.1 on rank 0.* lr 0.3 on rank",
@@ -121,11 +135,14 @@ ALIKE = {
     hook: r"copies of gradients along mesh axis 0: norm of \S+ \S+ on rank 0.* but norm",
     values: r"copies of parameters along mesh axis 0: norm of \S+ \S+ on rank 0.* but norm",
     other_rows: "tensor 0 of the batch is not the same on rank 0 and rank",
+    other_inputs: "tensor 0 of the batch is not the same on rank 0 and rank",
+    other_targets: "tensor 1 of the batch is not the same on rank 0 and rank",
 }
 CALLS = {
     evaluates: "step on rank 0.*; evaluate with a batch of 8 rows on rank|evaluate .* on rank",
     saves: "step on rank 0.*; save on rank",
-    asks: "step on rank 0.*; eval_step on rank",
+    asks: "step on rank 0.*; eval_step with a batch of 8 rows on rank",
+    other_size: "eval_step with a batch of 4 rows on rank .*; eval_step with a batch of 8 rows on",
     short: "step with a batch of 4 rows on rank",
 }
 # of what a rank holds alone there is no copy
