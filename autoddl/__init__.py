@@ -48,6 +48,8 @@ if os.environ.get("RANK") and os.environ.get("WORLD_SIZE", "1") != "1":
     from .runtime.jobs.guard import install_guard
 
     install_guard()
+    # each rank would say that it has no GPU, and who was not there yet when it started
+    os.environ.setdefault("GLOG_minloglevel", "3")
 
 _HOMES = {
     "BackendMissing": "api",

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -156,6 +157,24 @@ def test_ranks_do_not_outlive_oneflows_launcher(tmp_path):
         launcher.stdout.close()
         launcher.wait(timeout=20)
     assert all(_ends_soon(rank) for rank in ranks)
+
+
+def test_ranks_of_oneflows_launcher_say_nothing_of_gpus_that_are_not_there(tmp_path):
+    """What they import after autoddl starts without the warnings of OneFlow's libraries."""
+    pytest.importorskip("oneflow", reason="needs OneFlow")
+    path = script(tmp_path, "import autoddl, oneflow; print('ready')")
+    words = ["-m", "oneflow.distributed.launch", "--nproc_per_node", "2",
+             "--master_port", str(free_port())]  # fmt: skip
+    environment = {k: v for k, v in os.environ.items() if k != "GLOG_minloglevel"}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[3])
+    done = subprocess.run(
+        [sys.executable, *words, *path], env=environment, capture_output=True, text=True, timeout=90
+    )
+    assert done.stdout.count("ready") == 2, done.stderr
+    process = re.compile(r"^[IWE]\d+ [\d:.]+ +(\d+) ", re.MULTILINE)  # of each warning
+    assert len(set(process.findall(done.stderr))) <= 1, (
+        done.stderr
+    )  # of the launcher, which is not ours
 
 
 def test_a_second_interrupt_does_not_spare_the_ranks(tmp_path):
