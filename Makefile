@@ -4,7 +4,7 @@ export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 PYTHON_TORCH = .venv-torch/bin/python
 
-.PHONY: demo demo-torch test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-kills bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-saving bench-search bench-table3 bench-truth bench-whale-box bench-whale-paper docs setup setup-torch clean
+.PHONY: demo demo-torch test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-hidup-paper bench-kills bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-saving bench-search bench-table3 bench-truth bench-whale-box bench-whale-paper docs setup setup-torch clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -86,6 +86,10 @@ bench-overlap: setup
 	$(PYTHON) -m benchmarks.overlap --save
 	$(PYTHON) -m benchmarks.overlap_box
 	$(PYTHON) -m benchmarks.overlap_box --real
+
+# HiDup's Table 4, predicted
+bench-hidup-paper: setup
+	$(PYTHON) -m benchmarks.hidup_paper
 
 bench-planning: setup
 	$(PYTHON) -m benchmarks.planning_speed
