@@ -26,6 +26,9 @@ STUCK_TIMES = 3  # a packet is sent again without any answer: 1.4 s by Linux's s
 LOST_SHARE, LOST_LEAST = 0.01, 3
 SLOW = 4.0  # times slower than planned: what a host's devices share is not planned for each
 SLOW_LEAST = 5  # readings that data had waited for the link
+FULL = (
+    1000  # bytes a packet: of data. Words of 100 bytes that wait behind them are slow on any link
+)
 _NETLINK_SOCK_DIAG, _DIAG_BY_FAMILY, _ERROR, _DONE = 4, 20, 2, 3
 _REQUEST, _DUMP, _ESTABLISHED, _INFO = 1, 0x300, 1 << 1, 2
 _HEAD = struct.Struct("=IHHII")
@@ -181,7 +184,7 @@ class Links:
             rates = [
                 now.rate
                 for before, now in pairwise(seen)
-                if now.rate and now.packets > before.packets
+                if now.rate and now.arrived - before.arrived > FULL * (now.packets - before.packets)
             ]
             instead = ""
             if (busy_s := last.busy_s - first.busy_s) > 0 and self.planned:

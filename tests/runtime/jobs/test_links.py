@@ -76,6 +76,8 @@ def test_a_slow_link_is_named(clock):
     assert not any(reported(clock, *slow))  # before there is a plan
     idle = [(100, 0, 0, 0, 0.0, 1e6)] * 10
     assert not any(reported(clock, *idle, planned=1e8))  # nothing is sent
+    words = [(100 * n, 0, n * 10**4, n, 0.0, 1e6) for n in range(10)]
+    assert not any(reported(clock, *words, planned=1e8))  # behind the data of other links
     few = [(100 * n, 0, n * 10**6, n, 0.0, 0.0) for n in range(10)]
     assert not any(reported(clock, *few, planned=1e8))  # the sender never filled the link
 
