@@ -226,8 +226,11 @@ def write_machine(record: Record, job: CalibrateJob) -> Cluster:
     from ..report.calibration import calibration_report
     from ..show import show
 
-    # as a later --refit reads it
+    # as a later --refit reads it; after an interruption that takes what each point has
     record = Record.loads(record.dumps())
+    for timing in record.timings.values():
+        if not timing.is_done:
+            timing.finish(record.confidence)
     fit = fit_record(record)
     device = None if job.device_from is None else Cluster.load(job.device_from).device
     cluster = machine_of(record, fit, device)

@@ -53,7 +53,12 @@ from .options import examples, reads
 @click.option("--batch", type=click.IntRange(1), help="Its batch; otherwise the model's own.")
 @click.option("--point-to-point/--no-point-to-point", default=None, help="Also time transfers.")
 @click.option("--quick", is_flag=True, help="About a minute: few sizes up to 4 MB, rough medians.")
-@click.option("--refit", "only_refit", is_flag=True, help="Fit again from the record alone.")
+@click.option(
+    "--refit",
+    "only_refit",
+    is_flag=True,
+    help="Fit again from the record alone, also of one that was interrupted.",
+)
 def calibrate(quick: bool, only_refit: bool, **options: Any) -> None:
     """Measure this machine's links and devices and write a machine file.
 

@@ -107,6 +107,20 @@ def test_a_refit_gives_the_same_bytes(tmp_path, capsys):
     assert cluster.device.curve_for("float32")[0][0] == 1e6
 
 
+def test_a_refit_takes_what_an_interrupted_calibration_has(tmp_path):
+    job = CalibrateJob(output=str(tmp_path / "two.json"))
+    record = whole()
+    record.timings = {p: Timing(t.calls, [t.median] * 3) for p, t in record.timings.items()}
+    path = record_path(job.output)
+    record.save(path)
+    before = path.read_bytes()
+    refit(job)
+    cluster = Cluster.load(tmp_path / "two.json")
+    assert cluster.calibration is not None
+    assert cluster.calibration.samples == 3 * len(record.timings)
+    assert path.read_bytes() == before  # which can be gone on with
+
+
 def test_a_refit_without_a_record_says_what_to_do(tmp_path):
     with pytest.raises(ValueError, match=r"x.measurements.json: no such file; run autoddl cali"):
         refit(CalibrateJob(output=str(tmp_path / "x.json")))
