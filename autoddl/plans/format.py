@@ -16,6 +16,9 @@ Unit = Literal[
 ]  # fmt: skip
 
 
+ROUNDING = 1e-14  # what is left of the difference of equal numbers
+
+
 def written(value: Value, unit: Unit) -> str:
     """What people read of a value; "" of None.
 
@@ -35,7 +38,7 @@ def written(value: Value, unit: Unit) -> str:
     if unit in ("bytes", "more_bytes"):
         return _signed(value, unit) + format_bytes(value)
     if unit == "share":
-        return f"{_plain(100 * value)} %"
+        return f"{_plain(100 * value)} %" if abs(value) > ROUNDING else "0 %"
     if unit == "times":
         return f"{value:.3g}" if value >= 10 else f"{value:.2f}"
     return str(value)

@@ -129,7 +129,7 @@ def notes_of(record: Record) -> Iterator[str]:
     least = least_samples(record.confidence)
     few = sum(timing.repeats < least for timing in done)
     if few:
-        yield f"{few} points have fewer than {least} samples: their medians are rough"
+        yield f"points of fewer than {least} samples, whose medians are rough: {few}"
     by_reason: dict[str, list[str]] = {}
     for name, reason in record.skipped.items():
         by_reason.setdefault(reason, []).append(name)

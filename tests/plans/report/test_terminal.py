@@ -126,6 +126,7 @@ def test_a_table_that_is_cut_repeats_its_first_column():
         (1 / 1.0000001e-9, "bytes", "1 GB"),
         (0.1234, "share", "12.3 %"),
         (5.123e-7, "share", "0.0000512 %"),
+        (0.1 + 0.2 - 0.3, "share", "0 %"),
         (123.4, "share", "12340 %"),
         (1.0, "times", "1.00"),
         (True, "text", "True"),

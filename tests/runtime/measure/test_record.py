@@ -180,7 +180,7 @@ def test_the_machine_file_says_how_well_times_are_known_and_what_was_left_out():
     assert made.calibration is not None
     known, few, time_is_over, slow = made.calibration.notes
     assert known.endswith("known to 0% (half of them), to 0% (nine in ten)")
-    assert few == "1 points have fewer than 6 samples: their medians are rough"
+    assert few == "points of fewer than 6 samples, whose medians are rough: 1"
     assert time_is_over.startswith("left out 1 such as all_gather of much: the time of 180 s was")
     assert slow == "left out 1 such as send of much: too slow"
     assert Cluster.from_json(made.to_json()) == made
