@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
@@ -48,7 +49,7 @@ class Exchange:
     def key(self) -> Key:
         return self.op, self.index
 
-    @property
+    @cached_property
     def is_all_reduce(self) -> bool:
         """Whether its steps lead from Partial to Broadcast on every axis that they touch."""
         nd, touched = self.given, {axis for step in self.steps for axis in step.axes}
