@@ -14,8 +14,10 @@ second line holds for both. Any mean of these is additive over groups, so that i
 all plans is a bound of all plans (`planner.tables`).
 
 The search begins with the serial plan, so that no plan takes longer than that one would. Then come
-two searches at most, at its micro-batches and blocks: at a LIKELY price of the exchange, and at the
-price where the plans known so far have their greatest minimum. Two micro-batches in flight
+two searches, at its micro-batches and blocks, among its strategies: at a LIKELY price of the
+exchange, and at the price where the plans known so far have their greatest minimum (where a plan
+turns out not to fit the memory, perhaps a third). The bound of a price comes first and cheaply; if
+a known plan is near it, no plan is looked for. Two micro-batches in flight
 (`plans.schedule.duplex`) are tried where one at a time leaves enough communication exposed, with
 the strategies of the plans that were found. HiDup's own search (SoCC 2022, section 4.2) is exact on
 a chain of stages without a mesh.
