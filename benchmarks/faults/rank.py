@@ -97,8 +97,9 @@ def main() -> None:
     rng.manual_seed(0)
     x, y = flow.randn(8, 8, generator=rng), flow.randn(8, 8, generator=rng)
     at = int(fault.when[-1]) if "step" in fault.when else -1
-    if is_bad and fault.when.startswith("inside"):
-        trainer.after_backward(lambda _: fail(fault.kind) if trainer.steps == at else None)
+    if fault.when.startswith("inside"):  # all ranks must have the same hooks
+        fails_at = at if is_bad else -1
+        trainer.after_backward(lambda _: fail(fault.kind) if trainer.steps == fails_at else None)
     for step in range(fault.steps):
         given = x, y
         if is_bad and step == at and not fault.when.startswith("inside"):

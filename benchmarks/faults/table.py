@@ -25,11 +25,9 @@ def table(every: Sequence[Ended]) -> str:
         "right answer: a reset connection has two ends, of which the one that ends first is named; "
         "where the network parts any of the links that are down is; and a rank that has left with "
         'status 0 before autoddl was there "has not come". What a script raises before it '
-        "imports autoddl Python tells first, and then the launcher which rank that was. Where a "
-        "rank never comes the ranks import autoddl before OneFlow, whose own import waits for all "
-        "ranks: in a script that has it first nothing of autoddl runs yet, and OneFlow waits for "
-        "ten minutes, rank 0 for longer. A link that is down for a while is no fault: the job has "
-        "to go on, as it does where one loses 5 % of its packets.",
+        "imports autoddl Python tells first, and then the launcher which rank that was. All "
+        "import OneFlow first, whose import waits for all ranks. A link that is down for a while "
+        "is no fault: the job has to go on, as it does where one loses 5 % of its packets.",
         "",
         f"The benchmark lists {len(list(faults()))} faults; those that are not below have not been "
         "run with this code.",

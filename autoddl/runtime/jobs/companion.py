@@ -197,7 +197,11 @@ class Hub(Companion):
                 self.heard[rank] = time.monotonic()
                 line.send(proof=proof(words.get("nonce"), "hub"))
             else:
-                self._note(Rank(**words))  # type: ignore[arg-type]
+                try:
+                    self._note(Rank(**words))  # type: ignore[arg-type]
+                except TypeError:  # of another version
+                    said = None
+                    break
         if said is None:
             self._close(line)
 
@@ -347,6 +351,13 @@ class Spoke(Companion):
         limit_s = self.limit_s if self.greeted else max(self.limit_s, START_SECONDS)
         if silent > limit_s + 2 * TICK_SECONDS:  # the hub, which names ranks, comes first
             where = os.environ.get("MASTER_ADDR", "127.0.0.1")
+            if not self.greeted and self.own.look().has_met:
+                self.say(
+                    f"autoddl: {self._me()} trains, but reaches no watch of rank 0's at {where}, "
+                    f"port {_ports()[0]}, and is not watched; AUTODDL_WATCH_PORT chooses the port"
+                )
+                self.is_over = True
+                return
             what = f"rank 0 of {self.size} on {where} has not come"
             if self.greeted:
                 what = (

@@ -19,6 +19,7 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import math
 import os
 import re
 import signal
@@ -46,13 +47,22 @@ _OTHER_LAUNCHER = "oneflow.distributed.launch"
 
 def world_size() -> int:
     """Number of processes of the job, from the launcher's environment; 1 without a launcher."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _number("WORLD_SIZE", 1, 1)
 
 
 def rank() -> int:
     """This process's place in the job, from the launcher's environment; 0 without a launcher."""
     # importing OneFlow without a launcher sets it to -1
-    return max(0, int(os.environ.get("RANK", "0")))
+    return max(0, _number("RANK", 0, -1, world_size() - 1))
+
+
+def _number(name: str, default: int, least: int, most: int = 1 << 31) -> int:
+    """What a launcher has put into the environment. ValueError if it is no such number."""
+    text = os.environ.get(name, "") or str(default)
+    if not re.fullmatch(r"-?\d{1,10}", text) or not least <= int(text) <= most:
+        at_most = f" to {most}" if most < 1 << 31 else ""
+        raise ValueError(f"{name} in the environment is from {least}{at_most}, got {text!r}")
+    return int(text)
 
 
 class Guard:
@@ -105,6 +115,9 @@ class Guard:
     def start_companion(self) -> None:
         """Unless the user wants none, or this process is something that a rank has started."""
         limit_s, me = stall_limit_s(), str(os.getpid())
+        rank()
+        for port in "MASTER_PORT", "AUTODDL_WATCH_PORT":
+            _number(port, 1, 1, 65535)
         os.environ[_WATCHED] = os.environ.get(_WATCHED) or me
         known = os.environ.pop(_JOURNAL, "")
         if limit_s > 0 and os.environ[_WATCHED] == me:
@@ -203,10 +216,10 @@ def leave_if_failed() -> None:
 def stall_limit_s() -> float:
     """How long the job may be without progress. ValueError unless AUTODDL_TIMEOUT is a number."""
     text = os.environ.get(_LIMIT, "") or str(LIMIT_SECONDS)
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{_LIMIT} is a number of seconds, 0 for no limit, got {text!r}") from None
+    with contextlib.suppress(ValueError):
+        if 0 <= (limit_s := float(text)) < math.inf:
+            return limit_s
+    raise ValueError(f"{_LIMIT} is a number of seconds, 0 for no limit, got {text!r}")
 
 
 @contextlib.contextmanager

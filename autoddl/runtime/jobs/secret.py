@@ -7,7 +7,6 @@ it is, so that no end's proof serves for the other. Needs the standard library o
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import os
 import socket
@@ -41,15 +40,10 @@ def _key() -> str:
 def listener(port: int) -> socket.socket:
     """On the job's address, and on no other, if it is this host's. OSError if the port is taken."""
     last = OSError("no address of this host")
-    for address in (os.environ.get("MASTER_ADDR", "127.0.0.1"), socket.gethostname()):
-        found = socket.socket()
+    for name in (os.environ.get("MASTER_ADDR", "127.0.0.1"), socket.gethostname()):
         try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind((address, port))
-            found.listen(128)
-            return found
+            for family, *_, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
+                return socket.create_server(address, family=family, backlog=128)
         except OSError as error:
             last = error
-            with contextlib.suppress(OSError):
-                found.close()
     raise last

@@ -57,6 +57,11 @@ class Rank:
         return self.ended or (self.is_dead and not self.is_guarded)
 
     @property
+    def has_met(self) -> bool:
+        """A call that all ranks make together has returned."""
+        return self.calls > self.inside
+
+    @property
     def progress(self) -> tuple[int, int, int]:
         """Changes while the rank goes on."""
         return self.calls, self.collectives, self.ticks
@@ -116,8 +121,9 @@ def judge(
                 return Cause(number, "")
             return say(number, f"ended without a word {one.where} and ends the job")
     start_s = max(limit_s, START_SECONDS)
+    has_met = any(one.has_met for one in ranks.values())  # a rank unheard of is not watched
     for number in range(size):
-        if number not in ranks and running_s > start_s:
+        if number not in ranks and running_s > start_s and not has_met:
             return say(number, f"has not come within {start_s:.0f} s {_HINT}")
         if number in ranks and silent_s[number] > limit_s and not ranks[number].is_over:
             mute = [n for n in ranks if silent_s[n] > limit_s - TOGETHER_SECONDS]

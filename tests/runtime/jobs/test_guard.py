@@ -88,6 +88,40 @@ def test_a_rank_that_ends_before_it_imports_anything(tmp_path):
                      first_cause(out)), out  # fmt: skip
 
 
+def test_the_watch_over_ipv6(tmp_path):
+    text = GUARDED.removeprefix(LISTEN) + "if rank == 1: os._exit(0)\ntime.sleep(30)\n"
+    job = {"MASTER_ADDR": "::1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *script(tmp_path, text)],
+            env={**os.environ, **job, **ENV, "PYTHONPATH": PATH, "RANK": str(rank)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    said = [rank.communicate(timeout=40)[0] for rank in ranks]
+    assert "rank 1 of 2 on" in said[0] and "ended without a word before parallelize" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("WORLD_SIZE", "x", "WORLD_SIZE in the environment is from 1, got 'x'"),
+        ("RANK", "2", "RANK in the environment is from -1 to 1, got '2'"),
+        ("MASTER_PORT", "99999", "MASTER_PORT in the environment is from 1 to 65535"),
+        ("AUTODDL_WATCH_PORT", "a", "AUTODDL_WATCH_PORT in the environment is from 1 to 65535"),
+        ("AUTODDL_TIMEOUT", "nan", "AUTODDL_TIMEOUT is a number of seconds, 0 for no limit"),
+    ],
+)
+def test_what_is_wrong_in_the_environment_is_named(name, value, told):
+    job = {"WORLD_SIZE": "2", "RANK": "0", "PYTHONPATH": PATH, name: value}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import autoddl"], env={**os.environ, **job},
+        capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    assert done.returncode and told in done.stderr.splitlines()[-1], done.stderr
+
+
 def test_scripts_that_import_nothing_of_ours_are_left_alone(tmp_path):
     text = "import os, time; time.sleep(2 * int(os.environ['RANK'])); print('done')"
     status, out = run(tmp_path, text, 3, env={**ENV, "AUTODDL_TIMEOUT": "1"}, timeout=40)

@@ -17,8 +17,7 @@ BEHIND = replace(HERE, rank=1, calls=2, inside=0, call="step 2")
 
 
 def verdict(other, *, idle=20.0, silent=0.0, first=0.0, size=2):
-    ranks = {0: HERE} if other is None else {0: HERE, 1: other}
-    return judge(ranks, {0: 0.0, 1: silent}, {0: first, 1: idle}, 70.0, size, 10.0)
+    return judge({0: HERE, 1: other}, {0: 0.0, 1: silent}, {0: first, 1: idle}, 70.0, size, 10.0)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,6 @@ def verdict(other, *, idle=20.0, silent=0.0, first=0.0, size=2):
         (replace(BEHIND, state="T"), {}, "rank 1 of 2 on h is stopped"),
         (BEHIND, {"idle": 0.0, "silent": 11.0}, "rank 1 of 2 on h has not answered for 10 s"),
         (replace(BEHIND, is_dead=True), {"idle": 0.0}, "rank 1 of 2 on h ended without a word"),
-        (None, {}, "rank 1 of 2 has not come within 60 s"),
         (
             replace(HERE, rank=1),
             {"first": 20.0},
@@ -94,6 +92,17 @@ def test_who_does_not_come_to_the_import_of_the_framework_is_named(one, other, t
 )
 def test_a_job_that_has_not_begun_is_left_alone(one, other, idle):
     assert at_start(replace(one, rank=0), other, idle) is None
+
+
+def test_who_has_met_in_the_framework_is_not_missing():
+    """Its companion does not reach this one, as behind a firewall, and the job goes on."""
+
+    def alone(rank):
+        return judge({0: rank}, {0: 0.0}, {0: 20.0}, 70.0, 2, 10.0)
+
+    assert alone(replace(HERE, inside=0)) is None
+    cause = alone(replace(HERE, calls=1, inside=1))
+    assert cause is not None and "rank 1 of 2 has not come within 60 s" in cause.text
 
 
 def test_who_waits_for_the_loss_of_a_step_is_not_the_cause():
