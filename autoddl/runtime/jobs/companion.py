@@ -268,8 +268,9 @@ class Hub(Companion):
             self.say(line)
         if cause is not None:
             self._end(cause)
-        elif len(self.ranks) == self.size and all(rank.is_over for rank in self.ranks.values()):
-            self.is_over = True
+        elif all(rank.is_over for rank in self.ranks.values()):
+            waited = now - self.started > max(self.limit_s, START_SECONDS)
+            self.is_over = waited or len(self.ranks) == self.size
 
     def _order(self, rank: int) -> float:
         """Those that have ended first come first."""

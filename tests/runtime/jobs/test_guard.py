@@ -103,6 +103,31 @@ def test_the_watch_over_ipv6(tmp_path):
     assert "rank 1 of 2 on" in said[0] and "ended without a word before parallelize" in said[0]
 
 
+@pytest.mark.full
+def test_ranks_that_reach_no_watch_train_on_and_leave_nothing(tmp_path):
+    """As behind a firewall that lets the framework through alone."""
+    text = (
+        "import time\n"
+        "from autoddl.runtime.jobs.guard import inside, install_guard\n"
+        "install_guard()\n"
+        "for _ in range(7):\n"
+        "    with inside('step'): time.sleep(10)\n"
+        "print('trained')\n"
+    )
+    job = {"WORLD_SIZE": "2", "AUTODDL_SECRET": "a", "PYTHONPATH": PATH}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *script(tmp_path, text)],
+            env={**os.environ, **job, "RANK": str(rank), "MASTER_PORT": str(free_port())},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    said = [rank.communicate(timeout=150)[0] for rank in ranks]  # when companions have ended, too
+    assert [rank.returncode for rank in ranks] == [0, 0] and "trained" in said[0], said
+    assert "rank 1 of 2 on" in said[1] and "reaches no watch of rank 0's" in said[1], said
+
+
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [

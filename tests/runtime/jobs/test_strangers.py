@@ -90,7 +90,7 @@ def test_a_stranger_where_the_watch_should_be(tmp_path):
         listener.listen(64)
         threading.Thread(target=_lie_to_all, args=(listener,), daemon=True).start()
         port = str(listener.getsockname()[1])
-        env = {"AUTODDL_TIMEOUT": "3", "AUTODDL_RECORD": "", "AUTODDL_WATCH_PORT": port}
+        env = {"AUTODDL_TIMEOUT": "20", "AUTODDL_RECORD": "", "AUTODDL_WATCH_PORT": port}
         status, out = run(tmp_path, GOES_ON, 2, env=env, timeout=50)
     assert out.count("a step is over") == 2, out
     assert status not in (0, 124) and "rank 1 of 2" in out and "ends the job" in out, out
