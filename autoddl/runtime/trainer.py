@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from .._files import expect_callable
 from ..graph.graph import Graph
 from ..plans import Plan
 from ..plans.stage_figures import stage_figures
@@ -218,6 +219,7 @@ class Trainer:
         order in which they were given, and not in steps whose scaled gradients are not finite,
         which update nothing. Gives `hook`, so that it can be a decorator.
         """
+        expect_callable(hook, "a hook is a function of pairs (name, parameter)")
         self._update.hooks.append(hook)
         return hook
 

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 import autoddl
 from autoddl.cluster.spec import MACHINE_FILE
 from autoddl.tools import train
+from autoddl.tools.box import Box
 from autoddl.tools.cli import main
 from tests.clusters import cluster
 from tests.plans.example import MLP, PLAN, STAGED
@@ -202,6 +203,7 @@ def test_calls_for_plans(folder):
     check("Plan.on", PLAN.on, (PLAN.cluster,))
     check("explain", autoddl.explain, (PLAN,))
     check("figures", autoddl.figures, (PLAN,))
+    check("Box", Box, (2, 1, "1gbit", "name"))
     check("split", autoddl.split, (2,))
     check("replicate", autoddl.replicate, (2,))
     for option in dataclasses.fields(autoddl.PlanOptions):
@@ -239,4 +241,5 @@ def test_calls_for_training(folder):
     check("load_state_dict", trainer.load_state_dict, (trainer.state_dict(),))
     check("save", trainer.save, ("saved",), extra=None, keep=None, wait=True)
     check("load", trainer.load, ("saved",), missing_ok=True)
+    check("after_backward", trainer.after_backward, (lambda named: None,))
     check("profile", trainer.profile, ([(x, y)],))

@@ -50,7 +50,7 @@ class Box:
         name: str | None = None,
     ) -> None:
         bits = _bits(rate)
-        name = name or f"{os.getpid()}-{next(_numbers)}"
+        name = f"{os.getpid()}-{next(_numbers)}" if name is None else name
         self.spec = BoxSpec(nodes, gpus_per_node, bits, name)
         self._handlers: dict[int, Any] = {}
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from numbers import Real
+
+from ..._files import expect
 
 PREFIX = "autoddl-"
 LINK = "eth0"  # a host's link, as the host sees it
@@ -26,6 +29,9 @@ class BoxSpec:
     name: str = "box"
 
     def __post_init__(self) -> None:
+        for count in self.nodes, self.gpus_per_node:
+            expect(count, int, "a box has whole numbers of hosts and of processes on each")
+        expect(self.name, str, "the name of a box is a str")
         if not 1 <= self.nodes <= MOST_HOSTS:
             raise ValueError(f"a box has 1 to {MOST_HOSTS} hosts, got {self.nodes}")
         if self.gpus_per_node < 1:
@@ -33,7 +39,8 @@ class BoxSpec:
         if isinstance(self.rate, tuple) and len(self.rate) != self.nodes:
             raise ValueError(f"{len(self.rate)} rates for {self.nodes} hosts: give one for each")
         for rate in self.rates:
-            if rate is not None and rate < 1e5:
+            expect(rate, (Real, type(None)), 'a rate is such as "200mbit", or a number of bit/s')
+            if rate is not None and not rate >= 1e5:
                 raise ValueError(f"the rate must be at least 100kbit, got {rate:g} bit/s")
         if not re.fullmatch(r"[A-Za-z0-9.-]{1,40}", self.name):
             raise ValueError(f"{self.name!r} cannot name a box: use up to 40 letters, digits, . -")
