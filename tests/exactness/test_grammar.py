@@ -80,7 +80,7 @@ def check(seed, folder) -> Counter:
     return found
 
 
-@pytest.mark.parametrize("seed", (3, 5))
+@pytest.mark.parametrize("seed", (3, pytest.param(5, marks=pytest.mark.full)))
 def test_models_by_grammar(seed, tmp_path):
     assert check(seed, tmp_path)["equal"]
 

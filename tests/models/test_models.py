@@ -117,6 +117,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.full
 def test_36_billion_parameters_trace_in_little_time_and_memory():
     run = subprocess.run(
         [sys.executable, "-c", TRACE_36B], cwd=ROOT, capture_output=True, text=True, timeout=120

@@ -17,7 +17,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", ["attention", pytest.param("mlp", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["attention", "mlp"])
 def test_plans_are_found_until_none_exists(name):
     graph, shape = CASES[name]
     where = cluster("gcp_a100", *shape)
@@ -49,7 +50,12 @@ def keeps_to(found, limit):
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [("mlp", (2, 2)), ("attention", (1, 4)), ("attention", (2, 1))]
+    ("name", "shape"),
+    [
+        ("mlp", (2, 2)),
+        ("attention", (2, 1)),
+        pytest.param("attention", (1, 4), marks=pytest.mark.full),
+    ],
 )
 def test_what_a_refusal_calls_the_smallest_is_a_plan_and_less_is_refused(name, shape):
     graph, where = CASES[name][0], cluster("gcp_a100", *shape)

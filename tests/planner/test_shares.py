@@ -140,11 +140,19 @@ def with_memory(least_bytes, times):
     return dataclasses.replace(where, device=large, groups=groups)
 
 
-def test_each_kind_of_devices_keeps_to_its_own_memory():
-    """Limits lowered step by step, the larger devices with 1 to 4 times the memory."""
-    for least_mb in (400, 240, 200, 150, 120, 100):
+@pytest.mark.parametrize(
+    ("limits_mb", "larger"),
+    [
+        ((400, 150, 100), (1, 1.5, 4)),
+        pytest.param((400, 240, 200, 150, 120, 100), (1, 1.5, 2, 4), marks=pytest.mark.full),
+    ],
+    ids=["few", "many"],
+)
+def test_each_kind_of_devices_keeps_to_its_own_memory(limits_mb, larger):
+    """Limits lowered step by step, the larger devices with up to 4 times the memory."""
+    for least_mb in limits_mb:
         found = []
-        for times in (1, 1.5, 2, 4):
+        for times in larger:
             where = with_memory(least_mb * 1e6, times)
             try:
                 plan = find_plan(WIDE, where, PlanOptions(baselines=False))
