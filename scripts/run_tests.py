@@ -4,7 +4,7 @@ python scripts/run_tests.py [-m EXPRESSION] [pytest options]
 
 Those marked `alone` measure time, and run before the others. Those of PyTorch run in an environment
 of their own (`scripts/setup_torch`), as soon as one of the other parts has ended. The first part's
-output comes as it is made, the others' after it.
+output comes as it is made, the others' after it; each ends with its slowest tests.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FIRST = ("tests/runtime", "tests/search")  # and the files beside these: half
+FIRST, LAST = "tests/runtime", "tests/search"  # the longest to run; little, with the files beside
 TORCH = "tests/pytorch"
+SLOWEST = "--durations=25"
 NOTHING_CHOSEN = 5  # pytest's exit status
 
 
@@ -29,17 +30,20 @@ def main(words: list[str]) -> int:
     known, options = parser.parse_known_args(words)
 
     def command(python: str, marks: str, *paths: str) -> list[str]:
-        return [python, "-m", "pytest", *options, "-m", _and(known.m, marks), *paths]
+        return [python, "-m", "pytest", SLOWEST, *options, "-m", _and(known.m, marks), *paths]
 
-    statuses = [subprocess.call(command(sys.executable, "alone", f"--ignore={TORCH}"), cwd=ROOT)]
+    every = sorted((ROOT / "tests").rglob("test_*.py"))  # naming files: to collect all takes 15 s
+    alone = [str(p.relative_to(ROOT)) for p in every if "mark.alone" in p.read_text()]
+    statuses = [subprocess.call(command(sys.executable, "alone", *alone), cwd=ROOT)]
     files = sorted((ROOT / "tests").glob("test_*.py"))
-    first = [*FIRST, *(str(path.relative_to(ROOT)) for path in files)]
-    rest = ["tests", *(f"--ignore={path}" for path in (*first, TORCH))]
+    last = [LAST, *(str(path.relative_to(ROOT)) for path in files)]
+    rest = ["tests", *(f"--ignore={path}" for path in (FIRST, *last, TORCH))]
     torch = str(ROOT / ".venv-torch" / "bin" / "python")
     parts = [
-        command(sys.executable, "not alone", *first),
+        command(sys.executable, "not alone", FIRST),
         [*command(sys.executable, "not alone", *rest), "-o", "cache_dir=.pytest_cache/second"],
         [*command(torch, "not alone", TORCH), "-o", "cache_dir=.pytest_cache/torch"],
+        [*command(sys.executable, "not alone", *last), "-o", "cache_dir=.pytest_cache/last"],
     ]
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder, str(n)) for n in range(len(parts))]
