@@ -39,6 +39,12 @@ T5 = {
     "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 99, "decoder_start_token_id": 0,
 }  # fmt: skip
 
+GPT_NEO = {
+    "model_type": "gpt_neo", "architectures": ["GPTNeoForCausalLM"], "hidden_size": 32,
+    "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]],
+    "window_size": 8, "vocab_size": 99,
+}  # fmt: skip
+
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
@@ -52,7 +58,8 @@ def run(*words):
 
 
 @pytest.mark.parametrize(
-    ("fields", "rows"), [(VIT, 8), (BERT, 12), (LLAMA, 4), (MIXTRAL, 4), (MISTRAL, 4), (T5, 4)]
+    ("fields", "rows"),
+    [(VIT, 8), (BERT, 12), (LLAMA, 4), (MIXTRAL, 4), (MISTRAL, 4), (T5, 4), (GPT_NEO, 4)],
 )
 def test_a_graph_has_the_files_model_in_the_batch_asked_for(config, fields, rows):
     pytest.importorskip("transformers", reason="needs transformers")
