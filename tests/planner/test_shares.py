@@ -150,8 +150,9 @@ def with_memory(least_bytes, times):
 )
 def test_each_kind_of_devices_keeps_to_its_own_memory(limits_mb, larger):
     """Limits lowered step by step, the larger devices with up to 4 times the memory."""
+    found: list[float] = []
     for least_mb in limits_mb:
-        found = []
+        found.clear()
         for times in larger:
             where = with_memory(least_mb * 1e6, times)
             try:

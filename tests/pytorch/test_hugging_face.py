@@ -58,8 +58,7 @@ def run(*words):
 
 
 @pytest.mark.parametrize(
-    ("fields", "rows"),
-    [(VIT, 8), (BERT, 12), (LLAMA, 4), (MIXTRAL, 4), (MISTRAL, 4), (T5, 4), (GPT_NEO, 4)],
+    ("fields", "rows"), [(VIT, 8), (BERT, 12), (LLAMA, 4), (MIXTRAL, 4), (MISTRAL, 4), (T5, 4)]
 )
 def test_a_graph_has_the_files_model_in_the_batch_asked_for(config, fields, rows):
     pytest.importorskip("transformers", reason="needs transformers")
@@ -104,6 +103,21 @@ def test_it_is_planned_and_trained(config):
     one = ("--cluster", "laptop", "--nodes", "1", "--gpus-per-node", "1")
     done = run("train", "hf:config.json", *one, "--steps", "2")
     assert done.exit_code == 0 and "step   2  loss" in done.output, done.output
+
+
+def test_a_number_made_on_the_models_device_is_known_where_the_model_has_memory(config):
+    """GPT-Neo hides by `torch.tensor(least, device=...)`, and looks attention up among its own."""
+    pytest.importorskip("transformers", reason="needs transformers")
+    config(GPT_NEO)
+    done = run("plan", "hf:config.json:16", "--cluster", "laptop", "--back-end", "torch")
+    assert done.exit_code != 0 and "only known where the model has memory" in done.output
+    assert "transformer.h.0" in done.output and "Traceback" not in done.output
+    model, example, loss = call_entry("hf:config.json:16")
+    trainer = autoddl.parallelize(
+        model, cluster_of(1, 1), example=example, loss=loss,
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+    )  # fmt: skip
+    assert trainer.plan.graph.params
 
 
 def test_what_cannot_be_made_is_refused(config, monkeypatch):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ....graph.builder import Factor, GraphBuilder, Ref, Size
+from ....graph.builder import Factor, GraphBuilder, Ref, Size, Unknown
 from .constants import Known, Varying, dtype_name, filled, uniform
 
 
@@ -69,6 +69,8 @@ class Emitter(GraphBuilder):
         part, wide, shape = (
             x.stretched(self.batch) if isinstance(x, Varying) else (x, None, x.shape)
         )
+        if part.is_meta:
+            raise Unknown("a number that is only known where the model has memory")
         value, dtype = uniform(part), dtype_name(part.dtype)
         if value is not None:
             return super().filled(shape, value, dtype)
