@@ -215,6 +215,8 @@ class PlanOptions:
                 object.__setattr__(self, option.name, int(value))
             elif isinstance(value, Real) and not isinstance(value, (int, float)):
                 object.__setattr__(self, option.name, float(value))
+        if self.gap is not None and self.gap >= 1:
+            raise ValueError(f"gap is a share of the bound, 0.01 for 1 %: below 1, got {self.gap}")
         if self.gap and not find_algorithm(self.search).proves_bound:
             raise ValueError(
                 f"the search {self.search!r} proves no bound, so it cannot keep to a gap; leave "

@@ -96,6 +96,7 @@ def test_the_command_line_has_the_same_options_and_defaults(command, missing):
         ({"budget_seconds": 0}, "budget_seconds must be more than 0"),
         ({"budget_evaluations": 0}, "budget_evaluations must be at least 1"),
         ({"gap": -0.1}, "gap must be at least 0"),
+        ({"gap": 2}, "a share of the bound, .* below 1, got 2"),
         ({"gap": 0.1, "search": "random"}, "proves no bound"),
         ({"zero": 1}, "zero must be True or False"),
         ({"checkpointing": "some"}, "unknown checkpointing 'some'"),
