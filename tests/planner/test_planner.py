@@ -134,7 +134,8 @@ def test_no_plan_says_what_is_missing_where_and_what_would_help():
     ("graph", "where"),
     [
         (WIDE, cluster("piz_daint", 4, 2)),
-        (alike(64, 16), cluster("gcp_a100", 2, 2)),  # elimination does not reach everything
+        # elimination does not reach everything
+        pytest.param(alike(64, 16), cluster("gcp_a100", 2, 2), marks=pytest.mark.full),
     ],
 )
 def test_memory_is_a_hard_limit(graph, where):

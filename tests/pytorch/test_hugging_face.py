@@ -113,11 +113,7 @@ def test_a_number_made_on_the_models_device_is_known_where_the_model_has_memory(
     assert done.exit_code != 0 and "only known where the model has memory" in done.output
     assert "transformer.h.0" in done.output and "Traceback" not in done.output
     model, example, loss = call_entry("hf:config.json:16")
-    trainer = autoddl.parallelize(
-        model, cluster_of(1, 1), example=example, loss=loss,
-        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-    )  # fmt: skip
-    assert trainer.plan.graph.params
+    assert autoddl.trace(model, example, loss=loss).params
 
 
 def test_what_cannot_be_made_is_refused(config, monkeypatch):

@@ -125,6 +125,7 @@ def test_a_host_that_does_not_come_is_named_in_time(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full  # its companion waits 20 s for another one that is to be told
 def test_a_rank_that_finds_no_rank_0_says_where_it_looked(tmp_path):
     port = free_port()
     job = start(calibration(tmp_path, "--timeout", "1"), **as_rank(3, port))

@@ -31,28 +31,32 @@ def test_micro_batches_and_own_rows(launch, seed):
     train(launch, 4, {**case, "seed": seed, "debug": seed == 0})
 
 
-def test_gradients_in_buckets_are_those_that_travel_one_by_one(launch):
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.full)])
+def test_gradients_in_buckets_are_those_that_travel_one_by_one(launch, part):
     """To the bit where the sums are the same; in debug mode, with micro-batches, and with ZeRO."""
     case = {"model": "transformer", "debug": False, "data_parallel": True}
     together, single = ({**case, "buckets": kind} for kind in ("together", "single"))
-    train(
-        launch, 4, {**together, "debug": True}, {**together, "micro_batches": 4, "rows": 16},
-        {**single, "data_parallel": False, "optimizer": "adam"}, {**single, "zero": "mixed"},
-        {**single, "zero": 3, "micro_batches": 2, "rows": 16},
-    )  # fmt: skip
+    cases = [
+        {**together, "debug": True, "micro_batches": 4, "rows": 16}, {**together, "debug": True},
+        {**single, "zero": 3, "micro_batches": 2, "rows": 16}, {**single, "zero": "mixed"},
+        {**single, "data_parallel": False, "optimizer": "adam"},
+    ]  # fmt: skip
+    train(launch, 4, *cases[part::2])
 
 
-def test_micro_batches_in_flight_together_give_the_bits_of_one_by_one(launch):
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.full)])
+def test_micro_batches_in_flight_together_give_the_bits_of_one_by_one(launch, part):
     """In turns at random: in debug mode, in groups, with ZeRO, and BatchNorm's moving statistics.
 
     And with gradients that leave while the last one is not through.
     """
     case = {"model": "transformer", "micro_batches": 2, "turns": 2, "debug": False}
     ahead = {**case, "data_parallel": True, "micro_batches": 4, "rows": 32}
-    train(
-        launch, 4, {**case, "debug": True}, {**ahead, "zero": "mixed"},
-        {**case, "model": "convnet", "batch_norm": "micro_batch", "buckets": "single"},
-    )  # fmt: skip
+    norm = {"model": "convnet", "batch_norm": "micro_batch", "buckets": "single"}
+    if part:
+        train(launch, 4, {**case, "debug": True})
+    else:
+        train(launch, 4, {**ahead, "zero": "mixed"}, {**case, **norm})
 
 
 @pytest.mark.full

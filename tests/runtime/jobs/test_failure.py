@@ -77,7 +77,6 @@ SLOW = ("sleep", "late")
 # (`workers/disagree.py`), an end without a word and an error (test_guard.py), a stop
 # (test_strangers.py)
 SEEN = ("alone", "shape", "vanish", "raise", "stop")
-QUICK = ("kill",)
 
 
 @pytest.mark.parametrize(
@@ -93,15 +92,7 @@ QUICK = ("kill",)
             for mode, message in OURS
         ),
         pytest.param(under_our_launcher, *TURNS, marks=pytest.mark.full),
-        *(
-            pytest.param(
-                under_oneflows_launcher,
-                mode,
-                message,
-                marks=() if mode in QUICK else pytest.mark.full,
-            )
-            for mode, message in OURS
-        ),
+        *(pytest.param(under_oneflows_launcher, *one, marks=pytest.mark.full) for one in OURS),
     ],
 )
 def test_one_failing_rank_ends_the_job(start, mode, message):
