@@ -27,7 +27,9 @@ def compare(torch_jobs):
     return by
 
 
-@pytest.mark.parametrize("model", ["mlp", pytest.param("gpt", marks=FULL), "llama", "resnet"])
+@pytest.mark.parametrize(
+    "model", [*(pytest.param(m, marks=FULL) for m in ("mlp", "gpt")), "llama", "resnet"]
+)
 def test_steps_equal_one_process(compare, model):
     found = compare(model, "momentum", 5, 1, ("searched", "data_parallel", "B-S1", "random:1"))
     assert found["data_parallel"]["split_ops"] > found["data_parallel"]["ops"] / 3

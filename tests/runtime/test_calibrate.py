@@ -169,6 +169,7 @@ def test_a_host_that_falls_silent_or_ends_is_named(silent, message, monkeypatch)
     assert job.returncode == 1
 
 
+@pytest.mark.full  # the order and the budget of operators are in measure/test_rank.py
 def test_operators_of_a_model_are_timed_and_added_to_what_is_there(tmp_path):
     """A second model keeps the first one's operators."""
     (tmp_path / "narrow.py").write_text(NARROW)

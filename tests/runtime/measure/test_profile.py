@@ -9,8 +9,8 @@ import pytest
 @pytest.mark.parametrize(
     ("model", "kind", "compute"),
     [
-        ("transformer", "split", "real"),
-        pytest.param("perceptron", "serial", "real", marks=pytest.mark.full),
+        ("perceptron", "serial", "real"),
+        pytest.param("transformer", "split", "real", marks=pytest.mark.full),
         pytest.param("transformer", "buckets", "emulated", marks=pytest.mark.full),
     ],
 )
