@@ -23,6 +23,7 @@ from .commands.options import (
     JSON,
     MODEL,
     NOTATION,
+    ask_first,
     examples,
     graph_of,
     load_cluster,
@@ -308,19 +309,9 @@ def train_command(
         max_restarts,
     )  # fmt: skip
     if not yes and (crowd := job.crowd()):
-        _ask(crowd)
+        ask_first(crowd)
     look = functools.partial(load_cluster, cluster_file, nodes, gpus_per_node)
     sys.exit(train(job, look))
-
-
-def _ask(crowd: str) -> None:
-    """Go on only if somebody wants that."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ValueError(
-            f"{crowd} would take very long, and much memory; give --yes to start them all the "
-            "same, or fewer with --nodes and --gpus-per-node"
-        )
-    click.confirm(f"Start {crowd}?", abort=True, err=True)
 
 
 @main.command(epilog=examples("autoddl doctor", "autoddl doctor --json"))

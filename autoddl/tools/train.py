@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import sys
 import tempfile
 import time
@@ -27,7 +26,7 @@ from ..plans.report.machine import estimates_notes
 from ..runtime.backend import check_computes
 from ..runtime.framework import framework_of_entry
 from ..runtime.jobs.guard import install_guard, rank
-from ..runtime.jobs.launch import is_launched, run_processes, starts_again
+from ..runtime.jobs.launch import crowd, is_launched, run_processes, starts_again
 from ..runtime.traced import OpaqueWarning
 from .at_work import at_work
 from .synthetic import synthetic_batches
@@ -36,7 +35,6 @@ _EMA_DECAY = 0.999  # of `--ema`, common in training loops: chosen, not measured
 _PROFILED = 3  # steps, of which the trace shows the median one
 _EVERY = 50  # steps between checkpoints
 _KEPT = 2  # checkpoints: the newest may be found broken
-PROCESSES_PER_CORE = 4  # more of them mostly wait for each other, and may take all of the memory
 
 
 @dataclass(frozen=True)
@@ -101,10 +99,7 @@ class TrainJob:
 
     def crowd(self) -> str:
         """ "32 processes on 2 cores" if the job would start so many here that they crawl."""
-        count, cores = self.cluster.num_devices, len(os.sched_getaffinity(0))
-        if is_launched() or count <= PROCESSES_PER_CORE * cores:
-            return ""
-        return f"{count} processes on {cores} core{'' if cores == 1 else 's'}"
+        return "" if is_launched() else crowd(self.cluster.num_devices)
 
 
 def train(job: TrainJob, look: Callable[[], Cluster] | None = None) -> int:

@@ -76,6 +76,7 @@ def test_a_rank_of_another_launcher_becomes_the_script(script, tmp_path):
     ("words", "message"),
     [
         ((), "--gpus-per-node is needed"),
+        (("--gpus-per-node", "9" * 40), "would take very long, and much memory; give --yes"),
         (("--gpus-per-node", "2", "--node-rank", "1"), "--node-rank: for a job on several hosts"),
         (("--gpus-per-node", "2", "--nodes", "2"), "needs --master-addr, --node-rank"),
         (

@@ -29,6 +29,7 @@ from typing import IO
 
 from .guard import watched
 
+PROCESSES_PER_CORE = 4  # more of them mostly wait for each other, and may take all of the memory
 POLL_SECONDS = 0.05  # how late an ended rank is noticed; twenty checks a second cost nothing
 # after a rank has failed: the others notice it themselves and may still print why they end
 GRACE_SECONDS = 2.0
@@ -149,6 +150,14 @@ def _whole(nproc: int, hosts: Sequence[Host], part: Part | None) -> Part:
     if not hosts or nproc % len(hosts):
         raise ValueError(f"{nproc} processes cannot be shared out evenly to {len(hosts)} hosts")
     return part or Part(1, 0, hosts[0].address, free_port())
+
+
+def crowd(count: int) -> str:
+    """ "32 processes on 2 cores" if so many would crawl on this host."""
+    cores = len(os.sched_getaffinity(0))
+    if count <= PROCESSES_PER_CORE * cores:
+        return ""
+    return f"{count} processes on {cores} core{'' if cores == 1 else 's'}"
 
 
 def is_launched() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
@@ -203,3 +204,13 @@ def traced(model: str, batch: int | None) -> Graph:
     from ...runtime.framework import framework_of_entry
 
     return framework_of_entry(model, "autoddl trace").trace_entry(model, batch)
+
+
+def ask_first(crowd: str) -> None:
+    """Go on only if somebody wants that."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ValueError(
+            f"{crowd} would take very long, and much memory; give --yes to start them all the "
+            "same, or fewer with --nodes and --gpus-per-node"
+        )
+    click.confirm(f"Start {crowd}?", abort=True, err=True)

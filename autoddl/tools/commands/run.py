@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from .options import examples
+from .options import ask_first, examples
 
 _PORT = 29500  # as torchrun's
 _OTHER_HOSTS_SECONDS = 3.0  # for the ranks of a lost job to end on the other hosts
@@ -34,9 +34,10 @@ _OTHER_HOSTS_SECONDS = 3.0  # for the ranks of a lost job to end on the other ho
     "--max-restarts", type=click.IntRange(0),
     help="Start a job that fails again so often; the script goes on from its last checkpoint.",
 )  # fmt: skip
+@click.option("--yes", is_flag=True, help="Start more than 4 processes per core without asking.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(script: str, args: tuple[str, ...], **options: Any) -> None:
+def run(script: str, args: tuple[str, ...], yes: bool, **options: Any) -> None:
     """Run SCRIPT (or -m MODULE) as the processes of a job, with ARGS.
 
     A job is watched from its first moment, whatever its script imports first: a rank that fails,
@@ -45,7 +46,7 @@ def run(script: str, args: tuple[str, ...], **options: Any) -> None:
     that another launcher has started becomes the script, and is watched, too.
     """
     from ...runtime.jobs.guard import become
-    from ...runtime.jobs.launch import Part, is_launched, run_processes, starts_again
+    from ...runtime.jobs.launch import Part, crowd, is_launched, run_processes, starts_again
 
     if not script.startswith("-") and not Path(script).is_file():
         raise ValueError(f"{script}: no such file; give a Python script, or -m and a module")
@@ -59,6 +60,8 @@ def run(script: str, args: tuple[str, ...], **options: Any) -> None:
         raise ValueError("--gpus-per-node is needed: how many processes run on this host")
     if given.get("nodes", 1) == 1 and (own := _several(given)):
         raise ValueError(f"{_names(own)}: for a job on several hosts, which --nodes says")
+    if not yes and (many := crowd(given["gpus_per_node"])):
+        ask_first(many)
     part = None
     if given.get("nodes", 1) > 1:
         if missing := {"node_rank", "master_addr"} - set(given):
