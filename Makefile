@@ -44,7 +44,7 @@ bench-bytes: setup
 bench-box: setup
 	$(PYTHON) -m benchmarks.race
 
-# Faults put into training jobs: how each ends, and what it says; 372 of them, 15 s each (needs root and nftables)
+# Faults put into training jobs: how each ends, and what it says; 412 of them, 15 s each (needs root and nftables)
 bench-faults: setup
 	$(PYTHON) -m benchmarks.faults
 

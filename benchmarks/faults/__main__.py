@@ -45,7 +45,9 @@ def main() -> int:
     asked = parser.parse_args()
     # a shell has what it runs in the background ignore it, and so would the ranks
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    asked.results.mkdir(parents=True, exist_ok=True)
+    for folder in (asked.results, asked.logs):
+        if folder:
+            folder.mkdir(parents=True, exist_ok=True)
     path = asked.results / "faults.json"
     known, began = read(path), time.monotonic()
     chosen = [fault for fault in faults() if asked.only in str(fault)]
