@@ -148,8 +148,8 @@ def parallelize(
 def _backend_for(own: Framework, cluster: Cluster, precision: str) -> Backend:
     """This rank's. ValueError unless it computes so, and the job has as many as the cluster."""
     from .runtime.backend import check_computes
+    from .runtime.jobs.agreement import check_world_size
     from .runtime.jobs.guard import install_guard
-    from .runtime.jobs.session import check_world_size
 
     install_guard()
     backend = own.new_backend()
@@ -204,7 +204,7 @@ def _plan_together(
     backend: Backend,
 ) -> Plan:
     """A new plan, made by rank 0 for all ranks."""
-    from .runtime.jobs.session import optimizer_kind, share_text
+    from .runtime.jobs.agreement import optimizer_kind, share_text
 
     options = dataclasses.replace(options, optimizer=optimizer_kind(optimizer, backend))
     return Plan.loads(share_text(lambda: find_plan(graph, cluster, options).dumps(), backend))

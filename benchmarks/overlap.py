@@ -85,7 +85,7 @@ def planned(name: str, size: int) -> dict[str, Callable[[], Any]]:
     from autoddl.planner.options import PlanOptions
     from autoddl.planner.planner import find_plan
     from autoddl.plans import Plan
-    from autoddl.runtime.jobs.session import share_text
+    from autoddl.runtime.jobs.agreement import share_text
     from autoddl.runtime.oneflow.backend import OneFlow
     from autoddl.runtime.oneflow.trace.trace import trace_with_state
     from autoddl.runtime.oneflow.trainer import build_trainer

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .entry import HUGGING_FACE, Entry, find_entry
-from .jobs.launch import NO_NEWS
+from .jobs.output import NO_NEWS
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,8 +17,8 @@ from autoddl.cluster.spec import Cluster
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
+from autoddl.runtime.jobs.agreement import share_text
 from autoddl.runtime.jobs.guard import rank
-from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer

@@ -12,8 +12,8 @@ import torch
 from autoddl.cluster.spec import Cluster
 from autoddl.graph.precision import in_precision
 from autoddl.plans import Plan
+from autoddl.runtime.jobs.agreement import share_text
 from autoddl.runtime.jobs.guard import rank
-from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.torch.backend import Torch
 from autoddl.runtime.torch.framework import build_trainer
 from autoddl.runtime.torch.trace.trace import trace_with_state

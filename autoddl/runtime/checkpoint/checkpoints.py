@@ -16,8 +16,8 @@ from typing import Any
 from ..._files import check_path, expect
 from ...plans import Plan
 from ..comm.groups import Group
+from ..jobs.agreement import share_error, share_text
 from ..jobs.guard import leave, patient
-from ..jobs.session import share_error, share_text
 from .folder import Manifest, begin, checkpoints, commit, load_manifest, missing_ranks, save_written
 from .pieces import Reader, write_parts
 from .shards import Shards

@@ -1,4 +1,4 @@
-"""The ranks of a job compare what must be equal on all of them, before they train.
+"""What the ranks of a job settle before they train: its size, one plan, and what must be equal.
 
 Ranks that have other models, learning rates or clusters would train on, to values that differ by
 rank and that nobody asked for. What is compared is text, by its hash: 8 bytes a subject travel, and
@@ -8,14 +8,18 @@ the text only where it differs.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Real
 
 import numpy as np
 
-from ..backend import Backend, Tensor
+from ...cluster.spec import Cluster
+from ..backend import Backend, OptimizerFn, Tensor
+from ..comm.groups import Group
+from ..update.parameters import Parameters, one_number
 
 _LONGEST = 1 << 16  # bytes of a text that travel where it differs
 _NONE = -1  # no text's hash
@@ -141,3 +145,58 @@ def _cut(lines: list[str], line: int, start: int) -> str:
     text = lines[line]
     low = max(0, start - _SHOWN)
     return f"{'...' if low else ''}{text[low : start + _SHOWN]}".strip() or "nothing"
+
+
+def check_world_size(cluster: Cluster, world: int) -> None:
+    """ValueError unless the job has one process per device of the cluster."""
+    if world != cluster.num_devices:
+        raise ValueError(
+            f"the cluster has {cluster.nodes} x {cluster.gpus_per_node} = {cluster.num_devices} "
+            f"devices, but this job has {world} process{'' if world == 1 else 'es'}; start "
+            f"{cluster.num_devices} processes (autoddl train, or torchrun or python -m "
+            f"oneflow.distributed.launch --nproc_per_node {cluster.num_devices}), or plan for "
+            f"cluster.with_shape(nodes=..., gpus_per_node=...) of {world} in all"
+        )
+
+
+def optimizer_kind(make: OptimizerFn, backend: Backend) -> str:
+    """How much state the user's optimizer keeps, seen from the one that it makes for one number."""
+    return backend.optimizer(make, Parameters([one_number(backend)])).kind
+
+
+def share_text(make: Callable[[], str], backend: Backend) -> str:
+    """`make()` of rank 0, the same text on every rank; its ValueError is raised on all ranks."""
+    if backend.size == 1:
+        return make()
+    message = ""
+    if backend.rank == 0:
+        try:
+            message = json.dumps({"text": make()})
+        except ValueError as error:
+            message = json.dumps({"error": str(error)})
+    received = json.loads(broadcast_text(message, 0, backend))
+    if "error" in received:
+        raise ValueError(received["error"])
+    return received["text"]
+
+
+def share_error(error: str, world: Group) -> str:
+    """The first rank's that has one, on every rank; "" if none has. Ranks call it together."""
+    if world.size == 1:
+        return error
+    backend = world.backend
+    own = backend.from_numpy(np.array([bool(error)], dtype=np.float64))
+    failed = np.flatnonzero(backend.to_numpy(world.all_gather(own)))
+    return broadcast_text(error, int(failed[0]), backend) if len(failed) else ""
+
+
+def broadcast_text(message: str, source: int, backend: Backend) -> str:
+    """Rank `source`'s message on every rank."""
+
+    def share(array: np.ndarray) -> np.ndarray:
+        return backend.to_numpy(backend.broadcast(backend.from_numpy(array), source))
+
+    raw = np.frombuffer(message.encode(), dtype=np.uint8).astype(np.int32)
+    (count,) = share(np.array([len(raw)], dtype=np.int64))
+    content = share(raw if backend.rank == source else np.zeros(count, dtype=np.int32))
+    return bytes(content.astype(np.uint8)).decode()

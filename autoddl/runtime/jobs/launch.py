@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import signal
 import socket
@@ -28,6 +27,7 @@ from types import FrameType
 from typing import IO
 
 from .guard import watched
+from .output import ENDS_THE_JOB, Output, how_each_ended
 
 PROCESSES_PER_CORE = 4  # more of them mostly wait for each other, and may take all of the memory
 POLL_SECONDS = 0.05  # how late an ended rank is noticed; twenty checks a second cost nothing
@@ -39,15 +39,6 @@ TERM_SECONDS = 3.0  # a rank that ignores SIGTERM for so long is killed
 # OneFlow's other ranks wait many seconds before they try again if rank 0 does not listen when they
 # first connect, so they start after it does; but rank 0 may be a script without a framework
 LISTEN_SECONDS = 5.0
-# OneFlow says so at its start on every machine without InfiniBand, whatever its log's level
-NO_NEWS = "libibverbs not available, ibv_fork_init skipped"
-# what `guard.py` and `verdict.py` say
-_ENDS_THE_JOB = "ends the job"
-_WITHOUT_A_WORD = "ended without a word"
-# how glog begins what a framework says when it aborts, as it does when it loses another rank
-_ABORTS = re.compile(r"F\d{8} \d\d:\d\d:\d\d")
-_CAUSE = re.compile(rf"rank (\d+) of .*{_ENDS_THE_JOB}")
-_COMPANIONS_WORD = re.compile(rf"rank (\d+) of .*{_WITHOUT_A_WORD}")
 STOPPED = (130, 143)  # statuses of a job that was asked to end, by Ctrl-C and by SIGTERM
 PORTS = range(20000, 32768)  # below Linux's own, by default
 _LISTEN = "0A"  # the state in /proc/net/tcp
@@ -109,7 +100,7 @@ def run_processes(
     (128 + n if a signal n killed it). Ctrl-C and SIGTERM end all ranks: 130 and 143.
     """
     whole = _whole(nproc, hosts, part)
-    sink = _Sink(output or sys.stdout)
+    sink = Output(output or sys.stdout)
     processes: dict[int, subprocess.Popen[str]] = {}
     readers: list[threading.Thread] = []
     try:
@@ -127,7 +118,7 @@ def run_processes(
                 if overlaps:
                     _bind(process, number, nproc)
                 head = f"[{rank}] " if prefix and size > 1 else ""
-                readers.append(sink.follow(process, head))
+                readers.append(sink.follow(process, rank, head))
                 if rank == 0 and size > 1:
                     _wait_until_listening(process, whole.port)
             deadline = None if timeout is None else time.monotonic() + timeout
@@ -260,74 +251,11 @@ def _is_listening(pid: int, port: int) -> bool:
     return False
 
 
-class _Sink:
-    """Copies the lines of several processes to one stream, whole lines, and all but `NO_NEWS`.
-
-    What a rank says from when its framework aborts, a line for each of its functions, comes after
-    the line that names the cause.
-
-    knows_cause: a line has said which rank ends the job
-    how:         ranks that have ended, and how: companions know where, but not that
-    """
-
-    def __init__(self, stream: IO[str]) -> None:
-        self.knows_cause = False
-        self.how: Mapping[int, str] = {}
-        self._stream = stream
-        self._lock = threading.Lock()
-        self._kept: list[str] = []
-        self._causes: set[str] = set()  # ranks
-
-    def follow(self, process: subprocess.Popen[str], head: str) -> threading.Thread:
-        """Start a thread that copies the lines of `process`, each after `head`."""
-        reader = threading.Thread(target=self._copy, args=(process, head), daemon=True)
-        reader.start()
-        return reader
-
-    def _copy(self, process: subprocess.Popen[str], head: str) -> None:
-        assert process.stdout is not None
-        aborts = False
-        with process.stdout as lines:
-            for line in lines:
-                if line.rstrip("\n") != NO_NEWS:
-                    aborts = aborts or _ABORTS.match(line) is not None
-                    self.write(head + line.rstrip("\n"), may_wait=aborts)
-
-    def write(self, line: str, may_wait: bool = False) -> None:
-        with self._lock, contextlib.suppress(ValueError, OSError):
-            if may_wait and not self.knows_cause and _ENDS_THE_JOB not in line:
-                self._kept.append(line)
-                return
-            if found := _COMPANIONS_WORD.search(line):
-                if self.knows_cause:
-                    return
-                line = line.replace(_WITHOUT_A_WORD, self.how.get(int(found[1]), _WITHOUT_A_WORD))
-            if said := _CAUSE.search(line):
-                if said[1] in self._causes:
-                    return  # a companion on each host says it
-                self._causes.add(said[1])
-            self.knows_cause = self.knows_cause or _ENDS_THE_JOB in line
-            self._stream.write(line + "\n")
-            if self.knows_cause:
-                self._let_go()
-            self._stream.flush()
-
-    def close(self) -> None:
-        """Nothing more comes."""
-        with self._lock, contextlib.suppress(ValueError, OSError):
-            self._let_go()
-            self._stream.flush()
-
-    def _let_go(self) -> None:
-        kept, self._kept = self._kept, []
-        self._stream.writelines(f"{line}\n" for line in kept)
-
-
 def _wait(
     processes: Mapping[int, subprocess.Popen[str]],
     size: int,
     deadline: float | None,
-    sink: _Sink,
+    sink: Output,
     readers: Sequence[threading.Thread],
 ) -> int:
     """Wait until all ranks here succeed or one fails; returns its status, 124 at the deadline.
@@ -341,7 +269,8 @@ def _wait(
             is_abort, rank = min(failed)
             end = time.monotonic() + (GRACE_SECONDS if is_abort else WORD_SECONDS)
             while time.monotonic() < end and not sink.knows_cause:
-                sink.how = _hows({one: process.poll() for one, process in processes.items()})
+                codes = {one: process.poll() for one, process in processes.items()}
+                sink.how = how_each_ended(codes, sink.lost)
                 time.sleep(POLL_SECONDS)
             return _named(processes, size, rank, sink, readers)
         if all(code == 0 for code in codes.values()):
@@ -355,42 +284,25 @@ def _named(
     processes: Mapping[int, subprocess.Popen[str]],
     size: int,
     rank: int,
-    sink: _Sink,
+    sink: Output,
     readers: Sequence[threading.Thread],
 ) -> int:
     """The status of the job that `rank` has ended; which rank and how is said, if none has."""
     codes = {one: process.poll() for one, process in processes.items()}
     if codes[rank] == -signal.SIGABRT:
-        _, rank = min((code == -signal.SIGABRT, n) for n, code in codes.items() if code)
+        failed = (n for n, code in codes.items() if code)
+        rank = min(failed, key=lambda n: (n in sink.lost, codes[n] == -signal.SIGABRT, n))
     code = codes[rank]
     assert code is not None
     if not sink.knows_cause:
-        sink.write(f"rank {rank} of {size} {_hows(codes)[rank]} and ends the job")
+        sink.write(
+            f"rank {rank} of {size} {how_each_ended(codes, sink.lost)[rank]} and {ENDS_THE_JOB}"
+        )
     end = time.monotonic() + RECORD_SECONDS
     _wait_some(list(processes.values()), GRACE_SECONDS)
     for reader in readers:  # it ends with the rank's companion
         reader.join(max(0.0, end - time.monotonic()))
     return code if code > 0 else 128 - code
-
-
-def _hows(codes: Mapping[int, int | None]) -> dict[int, str]:
-    """In what way each rank ended whose status is not 0."""
-    failed = [rank for rank, code in codes.items() if code]
-    hows = {}
-    for rank in failed:
-        code = codes[rank]
-        assert code is not None
-        if code > 0:
-            hows[rank] = f"ended with status {code}"
-            continue
-        hows[rank] = f"was killed by {signal.Signals(-code).name}"
-        others = ", ".join(str(other) for other in failed if other != rank)
-        if others and all(codes[one] == -signal.SIGABRT for one in failed):
-            # as OneFlow does to itself where a connection is reset
-            hows[rank] += (
-                f" (as was rank {others}: it failed, or a connection between them was lost)"
-            )
-    return hows
 
 
 def _wait_some(processes: Sequence[subprocess.Popen[str]], seconds: float) -> None:

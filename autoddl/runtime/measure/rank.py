@@ -10,7 +10,7 @@ from ...graph.graph import Graph
 from ...sbp.mesh import Mesh
 from ..backend import Backend
 from ..comm.groups import Groups
-from ..jobs.session import share_text
+from ..jobs.agreement import share_text
 from .beside import measure_beside
 from .collectives import measure
 from .device import measure_device, memory_bytes

@@ -244,6 +244,31 @@ time.sleep(30)
     ], out  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "word, said", [
+        ("", "rank 0 of 2 was killed by SIGABRT and ends the job"),
+        ("rank 1 of 2 on a ended without a word in step 3 and ends the job",
+         "rank 0 of 2 was killed by SIGABRT and ends the job: rank 1 lost its connection to it"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_aborts_as_it_lost_another_is_not_the_cause(word, said, tmp_path):
+    """Though it ends first, and its companion says so."""
+    text = f"""
+import os, time
+if os.environ["RANK"] == "1":
+    print("F20261126 04:34:17.352185 16064 io_event_poller.cpp:95] Check failed", flush=True)
+    os.abort()
+time.sleep(0.2)
+if {word!r}:
+    os.system("(sleep 0.3; echo '{word}') &")
+os.abort()
+"""
+    status, out = run(tmp_path, text, 2, prefix=False)
+    assert status == 134
+    first = next(line for line in out.splitlines() if "ends the job" in line)
+    assert first == said, out
+
+
 def test_what_frameworks_say_is_not_lost(tmp_path):
     status, out = run(tmp_path, "print('F20261125 19:12:11.820511 1 a.cpp:95] so', flush=True)", 2)
     assert status == 0 and out.count("a.cpp:95] so") == 2

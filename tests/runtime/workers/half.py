@@ -16,8 +16,8 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.comm.groups import Groups
+from autoddl.runtime.jobs.agreement import share_text
 from autoddl.runtime.jobs.guard import rank
-from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.kernel import Explicit
 from autoddl.runtime.oneflow import backend
 from autoddl.runtime.oneflow.backend import OneFlow

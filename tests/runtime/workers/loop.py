@@ -16,8 +16,8 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.calling import as_arguments
+from autoddl.runtime.jobs.agreement import share_text
 from autoddl.runtime.jobs.guard import rank
-from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.update.parameters import Parameters
 from tests.framework import build_trainer, flow, new_backend, trace_with_state
 from tests.runtime.dict_models import called, joined

@@ -10,8 +10,8 @@ from collections import Counter
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.runtime.jobs.agreement import share_text
 from autoddl.runtime.jobs.guard import rank
-from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.measure.training import LAST
 from autoddl.runtime.oneflow.kernels import KERNELS
 from tests.framework import build_trainer, flow, new_backend, trace_with_state

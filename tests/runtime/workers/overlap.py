@@ -13,8 +13,8 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.execution.buckets import Bucket
+from autoddl.runtime.jobs.agreement import share_text
 from autoddl.runtime.jobs.guard import install_guard, rank
-from autoddl.runtime.jobs.session import share_text
 from tests.framework import build_trainer, flow, new_backend, nn, trace_with_state
 from tests.runtime.random_plans import cluster_of
 

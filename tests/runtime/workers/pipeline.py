@@ -20,8 +20,8 @@ from autoddl.planner.realize import split_storage
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.stage_figures import stage_figures
+from autoddl.runtime.jobs.agreement import share_text
 from autoddl.runtime.jobs.guard import rank
-from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.update.loss_scale import LossScaler
 from tests.framework import NAME, build_trainer, flow, new_backend, trace_with_state
 from tests.runtime.random_plans import cluster_of, random_plan

@@ -18,8 +18,8 @@ from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
+from autoddl.runtime.jobs.agreement import share_text
 from autoddl.runtime.jobs.guard import rank
-from autoddl.runtime.jobs.session import share_text
 from tests.framework import build_trainer, new_backend, trace_with_state
 from tests.runtime import training
 from tests.runtime.random_plans import cluster_of, random_plan, with_zero
