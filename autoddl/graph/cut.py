@@ -81,20 +81,24 @@ class CutGraph:
         """Tensors that layers [first, last) compute and later layers read."""
         return tuple(
             name
-            for name, readers in self.readers.items()
-            if first <= self._home(name) < last and any(r >= last for r in readers)
+            for name, home, readers in self._crossing
+            if first <= home < last and readers[-1] >= last
         )
 
     def received(self, first: int, last: int) -> tuple[str, ...]:
         """Tensors that earlier layers compute and layers [first, last) read."""
         return tuple(
             name
-            for name, readers in self.readers.items()
-            if self._home(name) < first and any(first <= r < last for r in readers)
+            for name, home, readers in self._crossing
+            if home < first and any(first <= r < last for r in readers)
         )
 
-    def _home(self, tensor: str) -> int:
-        return self.layer_of[self.graph.producers[tensor].name]
+    @cached_property
+    def _crossing(self) -> list[tuple[str, int, tuple[int, ...]]]:
+        """Each tensor that other layers read, the layer that computes it, and `readers`."""
+        home = {name: self.layer_of.get(op.name) for name, op in self.graph.producers.items()}
+        found = ((name, home[name], readers) for name, readers in self.readers.items() if readers)
+        return [(name, at, readers) for name, at, readers in found if at is not None]
 
     @cached_property
     def param_users(self) -> dict[str, tuple[int, ...]]:

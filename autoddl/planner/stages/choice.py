@@ -170,7 +170,9 @@ def ranked_partitions(
         # each is searched; with more there are fewer than an eighth of the bubbles
         few = tuple(n for n in counts if n <= 8 * most) or counts
     if stages is not None and deadline.seconds < math.inf:
-        prices.refine_equal(stages)
+        searched = prices.refine_equal(stages)
+        if searched is not None and cutting.is_over:
+            few = (searched,)
     found = _in_time(lambda: _ranked(task, prices, few, counts), cutting, deadline, gives_up)
     if cutting.was_ended:
         deadline.end()

@@ -36,7 +36,7 @@ from ...search.budget import Deadline
 from ..asked import micro_graph
 from ..tables.group_table import Space
 from ..tables.groups import Group
-from ..tables.memory import least_bytes
+from ..tables.memory import LeastBytes
 from ..tables.pair_prices import PairPrices
 from ..tables.storage_table import GroupTable
 from ..tables.tables import Rows, TableBuilder
@@ -224,12 +224,18 @@ class StagePrices:
                     self._free_s[shape] = min(self._free_s.get(shape, np.inf), whole_s)
         return True
 
-    def refine_equal(self, stages: int) -> None:
-        """Search the sub-mesh of so many equal stages, if there are such of one group."""
+    def refine_equal(self, stages: int) -> int | None:
+        """Search the sub-mesh of so many equal stages, if there are such of one group.
+
+        In which number of micro-batches, if so.
+        """
         cluster = self.model.cluster
         shape = equal_shape(cluster.nodes, cluster.gpus_per_node, stages)
-        if shape is not None and not cluster.groups:
-            self.refine(shape, self._first_count(shape))
+        if shape is None or cluster.groups:
+            return None
+        count = self._first_count(shape)
+        self.refine(shape, count)
+        return count
 
     def keeping_count(self, shape: Shape) -> int | None:
         """The least number of micro-batches in which no block may have to be run again."""
@@ -292,9 +298,9 @@ class StagePrices:
     @cached_property
     def _kept_bytes(self) -> float:
         """What a whole batch keeps at least on a device, with blocks that are run again."""
-        graph = micro_graph(self.cut.graph, self._counts[-1])
+        graph = self.cut.graph
         again = Recomputation(graph, repeated_blocks(graph))
-        least = least_bytes(graph, self.model, again)
+        least = LeastBytes.of(graph, self.model, again).within(self._counts[-1])
         return max(least - self._parameter_bytes, 0.0) * self._counts[-1]
 
 

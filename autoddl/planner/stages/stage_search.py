@@ -296,7 +296,7 @@ class StageSearch:
         graph, again = tables.grouping.graph, tables.again
         answer = self._join(columns(graph, self._free, *placed, again), again)
         second = None
-        if other is not None and elsewhere is not None:
+        if other is not None and elsewhere is not None and not self._deadline.is_over:
             account = columns(elsewhere.graph, self._free, ops, edges, elsewhere)
             second = other, self._join(account, elsewhere)
         splits = _splits(graph, ops, parts, self.model.cluster.mesh)
