@@ -133,6 +133,10 @@ def judge(
     going = [one for one in ranks.values() if not one.is_over]
     if len(ranks) < size or not going:
         return None
+    if any(silent_s[one.rank] > TOGETHER_SECONDS for one in going):
+        return (
+            None  # what they do is not known; that they are not heard is the cause, if they stay so
+        )
     if (found := _stalled(ranks, going, idle_s, limit_s, stuck)) is not None:
         return say(*found)
     return None

@@ -47,6 +47,7 @@ def test_the_cause_is_named(other, options, text):
         (replace(BEHIND, patience_s=30.0), {}),  # a step takes long
         (replace(HERE, rank=1, inside=0), {"first": 0.0}),  # nobody waits
         (replace(BEHIND, ended=True, is_dead=True), {"silent": 11.0}),
+        (BEHIND, {"silent": 9.6}),  # a link that is down, before it may be said
     ],
 )
 def test_a_job_that_goes_on_is_left_alone(other, options):
