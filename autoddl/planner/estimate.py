@@ -13,8 +13,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ..cost.model import CostModel
+from ..cost.operators import compute_seconds, times_of
+from ..graph.graph import SOURCE_KINDS, Graph
 from ..graph.regions import Blocks
+from ..sbp.signature import find_rule
 from .coarse_to_fine import ClassBounds, class_bounds
 from .tables.group_table import NoStrategy, Space
 from .tables.groups import MicroBatches
@@ -97,9 +102,10 @@ class Estimator:
 
     def builder(self, parts: int, blocks: Blocks) -> TableBuilder:
         """A builder of the tables for `parts` micro-batches with `blocks` run again."""
-        known = self.serial and self.serial._known.get((parts, blocks))
-        if known and known.bounds is not None and self.model.price is not None:
-            return known.bounds.builder.at_price(self.model.price)
+        known, price = (self.serial or self)._known.get((parts, blocks)), self.model.price
+        if known is not None and known.bounds is not None:
+            serial = known.bounds.builder
+            return serial if price is None else serial.at_price(price)
         again, grouping = self.micro.again(parts, blocks), self.micro.grouping(parts)
         return TableBuilder(grouping, self.model, parts, self.space, self.prices, again)
 
@@ -188,3 +194,24 @@ class Estimator:
             return False
         estimate = self.estimate(parts, (), most_s)
         return estimate.bounds is not None and estimate.seconds < most_s
+
+
+def evenly_s(graph: Graph, model: CostModel) -> float:
+    """Seconds of a micro-batch if each operator is divided evenly over all devices."""
+    device, count = model.cluster.device, model.cluster.num_devices
+    known: dict[int, float] = {}
+    found = 0.0
+    for op in graph.ops:
+        alike = graph.alike[op.name]
+        if op.kind in SOURCE_KINDS or op.name in graph.free_ops:
+            continue
+        if alike not in known:
+            spec, rule = graph.spec(op), find_rule(op.kind)
+            assert rule is not None, f"{op.name} has no rule"
+            moved = sum(tensor.bytes for tensor in (*spec.inputs, *spec.outputs)) / count
+            has_grad = any(out in graph.needs_grad for out in op.outputs)
+            sizes = np.array([float(count)]), np.array([moved])
+            times = times_of(device, graph, op)
+            known[alike] = float(compute_seconds(spec, rule, device, *sizes, has_grad, times)[0])
+        found += known[alike]
+    return found

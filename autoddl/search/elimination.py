@@ -9,6 +9,14 @@ constant. Chains, residual blocks and attention are series-parallel, so whole ne
 constant. In what order, and which products are equal, `elimination_order` says before any number is
 known. `eliminate` does the forward part, `Elimination.expand` chooses backwards.
 
+`below` finds backwards all choices of which several scores are below a ceiling, by branch and bound
+(Land and Doig 1960): of what has been chosen of some variables goes on what has no
+
+    bound_k(chosen) = least_k + sum over chosen v of (score_k(v | chosen before) - its least)
+
+that reaches it, the least of score k over all that can come of it, as the tables have what a
+variable and those that disappeared into it cost at least, given those chosen before.
+
 The min-plus products of tables,
 
     T[i, j] = min_s ( left[i, s] + node[s] + right[s, j] ),
@@ -30,7 +38,7 @@ from numpy.typing import NDArray
 
 from .._native.library import loops
 from .elimination_order import Program, along_chains, program
-from .problem import Choice, Problem, Table
+from .problem import ROUNDING, Choice, Problem, Table
 
 Single = NDArray[np.float32]
 _CHUNK = 250_000  # additions on arrays at once
@@ -151,6 +159,62 @@ def eliminated(problem: Problem, memory_price: float, order: Program) -> Elimina
     for root in order.roots:
         constant += float(tables[root].min())
     return Elimination(problem.num_variables, order, tables, constant)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Choices of some variables, and what can come of them.
+
+    choices: [choices, variables]; scores: [choices, bounds], the least of all that can come of each
+    least:   none that was left out has all its scores below this
+    """
+
+    choices: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    least: float
+
+    @property
+    def greatest(self) -> NDArray[np.float64]:
+        """Of each choice."""
+        return self.scores.max(axis=1)
+
+    @property
+    def bound(self) -> float:
+        """No choice at all has all its scores below this."""
+        return min(self.least, float(self.greatest.min(initial=math.inf))) * (1 - ROUNDING)
+
+    def lowest(self, most: int) -> Choices:
+        """So many of them at most."""
+        if len(self.choices) <= most:
+            return self
+        greatest = self.greatest
+        order = np.argsort(greatest, kind="stable")
+        keep, least = order[:most], min(self.least, float(greatest[order[most]]))
+        return Choices(self.choices[keep], self.scores[keep], least)
+
+
+def below(bounds: Sequence[Elimination], ceiling: float, most: int) -> Choices:
+    """The choices of which no score reaches the ceiling.
+
+    bounds: of problems that differ in their costs alone, and leave no variable
+    most:   choices that go on; where there are more, the lowest do
+    """
+    assert not any(bound.node for bound in bounds), "variables are left"
+    choices = np.zeros((1, bounds[0].num_variables), dtype=np.int64)
+    left = Choices(choices, np.array([[bound.constant for bound in bounds]]), ceiling)
+    for steps in zip(*(bound.order.backwards for bound in bounds), strict=True):
+        further: list[Table] = []  # of each bound [choices, strategies]
+        for number, (bound, (removal, *_)) in enumerate(zip(bounds, steps, strict=True)):
+            own = bound.tables[removal.node][None, :]
+            for other, edge in removal.neighbours:
+                own = own + bound.tables[edge][left.choices[:, other]]
+            further.append(left.scores[:, number, None] + own - own.min(axis=1, keepdims=True))
+        scores = np.stack(further, axis=2)
+        chosen, strategies = np.nonzero(scores.max(axis=2) < ceiling)
+        choices = left.choices[chosen]
+        choices[:, steps[0][0].variable] = strategies
+        left = Choices(choices, scores[chosen, strategies], left.least).lowest(most)
+    return left
 
 
 def eliminated_along_chains(problem: Problem, memory_price: float) -> Elimination:

@@ -150,6 +150,22 @@ class Problem:
             known[key] = _in_turn(costs), _in_turn(memories)
         return known[key]
 
+    def evaluate_all(self, choices: Choice) -> tuple[Table, Table]:
+        """(cost, memory) of each of several choices.
+
+        choices: [choices, variables]
+        """
+        cost, memory = np.zeros((2, len(choices)))
+        for variable, table in enumerate(self.nodes):
+            at = choices[:, variable]
+            cost += self.node_cost[table][at]
+            memory += self.node_memory[table][at]
+        for first, second, table in self.edges:
+            both = choices[:, first], choices[:, second]
+            cost += self.edge_cost[table][both]
+            memory += self.edge_memory[table][both]
+        return cost, memory
+
     @cached_property
     def _evaluated(self) -> dict[bytes, tuple[float, float]]:
         """The last choices and what `evaluate` gave: most are asked for several times in a row."""

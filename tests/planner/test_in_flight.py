@@ -27,6 +27,7 @@ from autoddl.search.problem import SearchResult
 from tests.clusters import cluster
 from tests.graphs import Builder, attention, mlp
 
+LEFT = 1e-4  # the gap that a search may leave by default
 OPTIONS = PlanOptions(overlap=True, baselines=False, zero=False, memory_limit_bytes=math.inf)
 
 
@@ -79,18 +80,27 @@ def hold_to_all(seed: int) -> tuple[float, int]:
 
 
 def test_plans_are_the_best_of_all_strategies_with_one_or_two_in_flight():
-    """On six problems that were seen to be solved, of the forty below: they have to stay so."""
-    found = [hold_to_all(seed) for seed in (3, 5, 6, 8, 17, 19)]
-    assert max(gap for gap, _ in found) < 0.01
+    """The first of those below, and one whose best step is far above its bound."""
+    found = [hold_to_all(seed) for seed in (*range(1000, 1004), 10)]
+    assert max(gap for gap, _ in found) <= LEFT
     assert {held for _, held in found} == {1, 2}
 
 
 @pytest.mark.full
-def test_most_of_many_plans_are_the_best_of_all():
-    """36 of 40 when this was written; the others lie between plans that are best at some price."""
-    gaps = np.array([hold_to_all(seed)[0] for seed in range(40)])
-    assert (gaps < 0.01).mean() >= 0.9
-    assert gaps.max() < 0.04
+def test_of_many_plans_nearly_all_are_the_best_of_all():
+    """All 200 when this was written."""
+    gaps = np.array([hold_to_all(seed)[0] for seed in range(1000, 1200)])
+    assert (gaps <= LEFT).mean() >= 0.95
+    assert gaps.max() < 0.01
+
+
+def test_of_two_blocks_of_attention_no_plan_is_better():
+    """At prices of computation and communication it is 12 % slower, and a gap of 20 % is left."""
+    machine = slow(cluster("laptop", 2, 1), 8.0)
+    plan = find_plan(attention(2, 16, 64, 128, 4), machine, PlanOptions(overlap=True))
+    gap = stage_figures(plan.stage).gap
+    assert gap is not None
+    assert gap <= LEFT
 
 
 SLOWER = [

@@ -1,10 +1,12 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
-from autoddl.search.elimination import eliminate
+from autoddl.search.elimination import below, eliminate
 from autoddl.search.lagrangian import free_bound
-from autoddl.search.problem import Edge, Problem
-from tests.search.brute_force import SHAPES, optimum, random_problem
+from autoddl.search.problem import ROUNDING, Edge, Problem
+from tests.search.brute_force import SHAPES, optimum, priced, random_problem
 
 
 @pytest.mark.parametrize("shape", ["chain", "residual", "forest"])
@@ -56,3 +58,34 @@ def test_a_chain_of_equal_blocks_costs_the_logarithm_of_its_length():
         return eliminate(problem, 0.0, frozenset()).order.products
 
     assert products(256) <= products(64) + 8
+
+
+def alike(rng: np.random.Generator, problem: Problem) -> Problem:
+    """Other costs of the same choices."""
+    node = tuple(rng.random(table.shape) for table in problem.node_cost)
+    edge = tuple(rng.random(table.shape) for table in problem.edge_cost)
+    return dataclasses.replace(problem, node_cost=node, edge_cost=edge)
+
+
+@pytest.mark.parametrize("shape", ["chain", "residual", "forest"])
+def test_what_goes_on_is_what_brute_force_finds_below_the_ceiling(shape: str):
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        first = random_problem(rng, 5, SHAPES[shape])
+        problems = [first, alike(rng, first), alike(rng, first)]
+        choices = priced(first)[0]
+        costs = np.stack([priced(problem)[1] for problem in problems])
+        assert np.allclose(first.evaluate_all(choices)[0], costs[0])
+        greatest = costs.max(axis=0)
+        ceiling = float(np.quantile(greatest, 0.3))
+        wanted = {tuple(c): s for c, s in zip(choices, greatest, strict=True) if s < ceiling}
+        bounds = [eliminate(problem, 0.0, frozenset()) for problem in problems]
+        found = below(bounds, ceiling, len(choices))
+        got = dict(zip(map(tuple, found.choices), found.greatest, strict=True))
+        assert got == pytest.approx(wanted)
+        assert found.bound <= greatest.min()
+        assert found.bound == pytest.approx(greatest.min(), rel=2 * ROUNDING)
+        few = below(bounds, ceiling, 3)
+        assert len(few.choices) == min(3, len(wanted))
+        assert set(map(tuple, few.choices)) <= set(wanted)
+        assert few.bound <= greatest.min()

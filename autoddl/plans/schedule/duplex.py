@@ -67,7 +67,7 @@ class TurnsMaker(StepMaker):
 
     @classmethod
     def of(cls, maker: StepMaker, turns: Turns) -> TurnsMaker:
-        return cls(
+        found = cls(
             maker.graph,
             maker.model,
             maker.micro_batches,
@@ -76,6 +76,9 @@ class TurnsMaker(StepMaker):
             maker.again,
             turns,
         )
+        own = ((name, vars(maker).get(name)) for name in ("operators", "exchanges", "prices"))
+        vars(found).update((name, known) for name, known in own if known is not None)
+        return found
 
     @cached_property
     def pieces(self) -> tuple[tuple[_Piece, ...], ...]:
