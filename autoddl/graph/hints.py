@@ -29,7 +29,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -208,6 +208,27 @@ def _line_in_forward(hint: Hint) -> str:
     )
 
 
+@dataclass(frozen=True)
+class _Noting:
+    """Before a call of the module at `path`: the hints around it are for that path."""
+
+    path: str
+
+    def __call__(self, *_: object) -> None:
+        for entered in _surrounding.get():
+            entered.call(self.path)
+
+
+def is_noting(hook: object) -> bool:
+    """True of a hook that `recorded` has given a module: it does nothing but note hints."""
+    return isinstance(hook, _Noting)
+
+
+def noted() -> tuple[HintAt, ...]:
+    """The hints that `recorded` has noted so far."""
+    return tuple(_record.get() or ())
+
+
 @contextmanager
 def recorded(named_modules: Iterable[tuple[str, Any]]) -> Iterator[list[HintAt]]:
     """Fills a list with the hints around the calls of these modules, while the model runs.
@@ -218,17 +239,10 @@ def recorded(named_modules: Iterable[tuple[str, Any]]) -> Iterator[list[HintAt]]
     hooked: list[Any] = []
     key = object()
 
-    def hook_of(path: str) -> Callable[..., None]:
-        def note(*_: object) -> None:
-            for entered in _surrounding.get():
-                entered.call(path)
-
-        return note
-
     token = _record.set(found)
     try:
         for path, module in named_modules:
-            module._forward_pre_hooks[key] = hook_of(path or WHOLE)
+            module._forward_pre_hooks[key] = _Noting(path or WHOLE)
             hooked.append(module)
         yield found
     finally:

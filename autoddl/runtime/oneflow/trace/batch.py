@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 
 from .job.meta import is_storage_free
-from .job.raw import RawJob, RawOp
-
-_RANDOM = ("seed",)  # drawn anew by each trace
+from .job.raw import RANDOM, RawJob, RawOp
 
 
 @dataclass(frozen=True)
@@ -38,16 +36,18 @@ def compare(once: RawJob, twice: RawJob) -> Scaling:
         return Scaling()
     dims: dict[str, tuple[int, ...]] = {}
     attrs: dict[str, dict[str, tuple[int, ...]]] = {}
+    names: dict[str, str] = {}  # of the one job -> of the other
     for a, b in zip(once.ops, twice.ops, strict=True):
-        if not _same_wiring(a, b):
+        if not _same_wiring(a, b, names):
             return Scaling()
         for name in a.makes:
-            exponents = _exponents(once.specs[name].shape, twice.specs[name].shape)
-            if exponents is None or once.specs[name].dtype != twice.specs[name].dtype:
+            spec, doubled = once.specs[name], twice.specs[names[name]]
+            exponents = _exponents(spec.shape, doubled.shape)
+            if exponents is None or spec.dtype != doubled.dtype:
                 return Scaling()
             dims[name] = tuple(d for d, exponent in enumerate(exponents) if exponent)
         for key, value in a.attrs.items():
-            if key in _RANDOM:
+            if key in RANDOM:
                 continue
             exponents = _exponents(value, b.attrs.get(key))
             if exponents is None:
@@ -72,14 +72,20 @@ def _equal(a: Any, b: Any) -> bool:
     return np.array_equal(a.numpy(), b.numpy(), equal_nan=a.is_floating_point())
 
 
-def _same_wiring(a: RawOp, b: RawOp) -> bool:
-    return (a.name, a.kind, a.inputs, a.outputs, a.attrs.keys()) == (
-        b.name,
-        b.kind,
-        b.inputs,
-        b.outputs,
-        b.attrs.keys(),
-    )
+def _same_wiring(a: RawOp, b: RawOp, names: dict[str, str]) -> bool:
+    """Whether `b` is as `a` of the other job is; adds what they make to `names`.
+
+    Only sources have equal names: others count calls, and those of layers that are alike may run
+    in one of the jobs alone.
+    """
+    if (a.kind, a.inputs.keys(), a.attrs.keys()) != (b.kind, b.inputs.keys(), b.attrs.keys()):
+        return False
+    if [len(made) for made in a.outputs.values()] != [len(made) for made in b.outputs.values()]:
+        return False
+    if a.outputs.keys() != b.outputs.keys() or (a.call < 0 and a.makes != b.makes):
+        return False
+    names.update(zip(a.makes, b.makes, strict=True))
+    return a.renamed(names).inputs == b.inputs
 
 
 def _exponents(once: Any, twice: Any) -> tuple[int, ...] | None:

@@ -13,7 +13,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import oneflow as flow
@@ -33,6 +33,7 @@ from .job.job import LazyJob, build_job
 from .job.meta import shape_only
 from .job.raw import RawJob, read_job
 from .job.recorder import CallError
+from .job.repeats import expanded
 from .one_operator import with_operators
 from .opaque import Collapsed, collapse
 from .simplify import Simplified, simplify, stop_gradients
@@ -124,12 +125,18 @@ def is_known(kind: str) -> bool:
 
 @dataclass(frozen=True)
 class _Source:
-    """What is traced."""
+    """What is traced.
+
+    apart:  paths of layers that looked alike to a job and are not
+    proven: in training and in evaluation, path of a layer -> those that issued the same in a job
+    """
 
     model: nn.Module
     example: tuple[flow.Tensor, ...]
     loss: LossFn | None
     calling: Calling
+    apart: set[str] = field(default_factory=set)
+    proven: dict[bool, dict[str, frozenset[str]]] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
@@ -139,8 +146,31 @@ class _Source:
 
     def job(
         self, boundaries: frozenset[str], example: tuple[flow.Tensor, ...], training: bool
-    ) -> LazyJob:
-        return build_job(self.model, example, self.calling, self.loss, boundaries, training)
+    ) -> tuple[LazyJob, RawJob]:
+        """The job, and what it says."""
+        while True:
+            lazy = build_job(
+                self.model, example, self.calling, self.loss, boundaries, training,
+                self.apart, self.proven.get(training, {}),
+            )  # fmt: skip
+            results = (*lazy.outputs, lazy.loss, *lazy.rewritten.values())
+            found = expanded(read_job(lazy.proto), lazy.kinds, lazy.copies, results)
+            if not found.unlike:
+                self.proven.setdefault(training, found.proven)
+                lazy, raw = _numbered(lazy, found.raw)
+                return lazy, with_operators(raw, lazy.calls)
+            self.apart.update(found.unlike)
+
+
+def _numbered(lazy: LazyJob, raw: RawJob) -> tuple[LazyJob, RawJob]:
+    """A job with names of captured tensors by their places, which two jobs of a model share.
+
+    OneFlow's count the operators before them, of which layers that did not run have none.
+    """
+    places = {name: n for n, op in enumerate(raw.ops) for name in op.makes}
+    names = {name: f"captured{places[name]}" for name in lazy.captured}
+    captured = {names[name]: tensor for name, tensor in lazy.captured.items()}
+    return replace(lazy, captured=captured), raw.renamed(names)
 
 
 @dataclass(frozen=True)
@@ -160,10 +190,9 @@ class _Attempt:
     @staticmethod
     def of(source: _Source, boundaries: frozenset[str], training: bool = True) -> _Attempt:
         try:
-            lazy = source.job(boundaries, source.example, training)
+            lazy, raw = source.job(boundaries, source.example, training)
         except CallError as error:
             raise explain_failure(error, source.model) from error.__cause__
-        raw = with_operators(read_job(lazy.proto), lazy.calls)
         check_loss(raw, lazy)
         collapsed = collapse(raw, lazy, source.model, source.loss)
         parameters = dict(source.model.named_parameters())
@@ -223,12 +252,12 @@ def _scaling(source: _Source, attempt: _Attempt) -> Scaling:
         return Scaling()
     doubled = tuple(shape_only((2 * t.shape[0], *t.shape[1:]), t.dtype) for t in source.example)
     try:
-        twice = source.job(attempt.boundaries, doubled, attempt.training)
+        twice, raw = source.job(attempt.boundaries, doubled, attempt.training)
     except CallError:
         return Scaling()
     if not same_values(attempt.lazy.captured, twice.captured):
         return Scaling()
-    found = compare(attempt.raw, with_operators(read_job(twice.proto), twice.calls))
+    found = compare(attempt.raw, raw)
     if not found.holds:
         return found
     dims = dict(found.dims)

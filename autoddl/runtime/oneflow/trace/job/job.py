@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import oneflow as flow
@@ -27,6 +28,7 @@ from ....calling import Calling
 from ....nested import take_tensors
 from .device_guard import devices_checked
 from .recorder import LOSS, Call, Recorder, name_scope
+from .repeats import Copy, Layer, Repeats
 from .shape_guard import shapes_checked
 
 _job_numbers = itertools.count()
@@ -42,6 +44,7 @@ class LazyJob:
     captured:        job name -> eager tensor that the model read from elsewhere
     rewritten:       dotted name of a parameter or buffer that the model changed -> job name of its
                      last value (BatchNorm's counters are left out)
+    kinds, copies: of layers that are alike, the calls that ran and those that did not
     """
 
     proto: job_pb.Job
@@ -54,6 +57,8 @@ class LazyJob:
     loss: str = ""
     captured: dict[str, flow.Tensor] = field(default_factory=dict)
     rewritten: dict[str, str] = field(default_factory=dict)
+    kinds: list[list[Layer]] = field(default_factory=list)
+    copies: list[Copy] = field(default_factory=list)
 
 
 def build_job(
@@ -63,12 +68,16 @@ def build_job(
     loss: Callable[..., flow.Tensor] | None,
     boundaries: frozenset[str] = frozenset(),
     training: bool = True,
+    apart: Collection[str] = (),
+    proven: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> LazyJob:
     """The job of a model and its loss, called with the tensors of an example.
 
     boundaries: paths of submodules ("" the model, LOSS the loss) whose tensor arguments and results
                 go through `identity` operators in the scope `b<k>`
     training:   False: as in evaluation mode
+    apart:      paths of layers that are recorded as they are, though others may be alike
+    proven:     path of a layer -> those that have issued the same in an earlier job
     Raises CallError naming the submodule that failed.
     """
     session = session_context.GetDefaultSession()
@@ -87,6 +96,8 @@ def build_job(
         job = LazyJob(job_pb.Job(), [], {}, {}, [f"in{i}/out" for i in range(len(lazy))])
         _feed_state(model, job)
         recorder = Recorder(model, job.calls, boundaries)
+        repeats = Repeats(model, recorder, names.of, boundaries, apart, proven)
+        recorder.instead = repeats.call
         with recorder.recording(), shapes_checked(), devices_checked():
             arguments, named, target = calling.called(lazy, loss is not None)
             result = recorder.run("", model, arguments, named)
@@ -98,6 +109,7 @@ def build_job(
                         "scalar oneflow.Tensor"
                     )
                 job.loss = names.of(_in_job(value))
+        job.kinds, job.copies = repeats.kinds, repeats.copies
         job.structure, returned = take_tensors(result, flow.Tensor)
         job.outputs = [names.of(_in_job(tensor)) for tensor in returned]
         job.rewritten = _rewritten(model, job, names)
@@ -166,8 +178,16 @@ def _feed_state(model: nn.Module, job: LazyJob) -> None:
                 if tensor not in fed:
                     name = f"v{len(fed)}"
                     names[f"{name}/out"] = f"{path}.{key}" if path else key
-                    fed[tensor] = graph_build_util.build_graph_state(name, tensor, None)
+                    fed[tensor] = _variable(name, tensor)
                 slots[key] = fed[tensor]
+
+
+def _variable(name: str, tensor: flow.Tensor) -> flow.Tensor:
+    """The job's variable for a tensor."""
+    # as OneFlow's own `build_graph_state`, which writes this text anew, and so takes twice as long
+    text = 'in_0: "in_0" out_0: "out_0"'
+    op = internal.one.FeedVariableOpExpr(name, text, ["in_0"], ["out_0"])
+    return flow._C.dispatch_feed_variable(op, tensor, l2=0.0)
 
 
 def _rewritten(model: nn.Module, job: LazyJob, names: _TensorNames) -> dict[str, str]:

@@ -20,6 +20,7 @@ _DTYPES = {
     "kFloat": "float32", "kDouble": "float64", "kFloat16": "float16", "kBFloat16": "bfloat16",
     "kInt8": "int8", "kInt32": "int32", "kInt64": "int64", "kUInt8": "uint8", "kBool": "bool",
 }  # fmt: skip
+RANDOM = ("seed",)  # attributes that are drawn anew by each trace
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,18 @@ class RawJob:
 
     ops: tuple[RawOp, ...]
     specs: Mapping[str, TensorSpec]
+
+    def renamed(self, names: Mapping[str, str]) -> RawJob:
+        """The job with other names for results of sources: old name -> new."""
+        if not names:
+            return self
+        ops = [
+            replace(op, outputs={"out": (names[op.makes[0]],)})
+            if not names.keys().isdisjoint(op.makes)
+            else op.renamed(names)
+            for op in self.ops
+        ]
+        return RawJob(tuple(ops), {names.get(name, name): x for name, x in self.specs.items()})
 
 
 def role_of(ops: Iterable[RawOp]) -> str:

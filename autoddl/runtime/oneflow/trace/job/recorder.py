@@ -65,6 +65,7 @@ class Recorder:
         self.current = -1
         self.is_inside_boundary = False
         self.gradient_free = 0
+        self.instead: Callable[..., Any] = _as_it_is
         self.outside = internal.GetCurrentScope()
 
     @contextmanager
@@ -81,7 +82,8 @@ class Recorder:
             # modules made on the fly belong to their caller, and the root's scope is open already
             if not path:
                 return _call_module(module, *args, **kwargs)
-            return self.run(path, partial(_call_module, module), args, kwargs)
+            run = partial(self.run, path, partial(_call_module, module), args, kwargs)
+            return self.instead(path, module, run, args, kwargs)
 
         def detach(tensor: flow.Tensor) -> flow.Tensor:
             # lazy mode would drop it, and gradients would flow
@@ -135,7 +137,7 @@ class Recorder:
         is_boundary = operator is not None or path in self.boundaries
         call.is_boundary = is_boundary and not self.is_inside_boundary
         try:
-            with self.scope():
+            with self.scope(self.current):
                 if not call.is_boundary:
                     return function(*args, **kwargs)
                 self.is_inside_boundary = True
@@ -162,16 +164,16 @@ class Recorder:
         with name_scope(f"b{self.current}", self.outside):
             return structure, [flow._C.identity(tensor) for tensor in tensors]
 
-    def scope(self) -> AbstractContextManager[None]:
-        """The name scope of the current call."""
-        return name_scope(f"{'n' if self.gradient_free else 'c'}{self.current}", self.outside)
+    def scope(self, call: int) -> AbstractContextManager[None]:
+        """The name scope of a call."""
+        return name_scope(f"{'n' if self.gradient_free else 'c'}{call}", self.outside)
 
     @contextmanager
     def without_gradient(self) -> Iterator[None]:
         """The scope of operators of the current call that pass no gradient."""
         self.gradient_free += 1
         try:
-            with self.scope():
+            with self.scope(self.current):
                 yield
         finally:
             self.gradient_free -= 1
@@ -195,6 +197,11 @@ def name_scope(name: str, around: Any = None) -> Iterator[None]:
     finally:
         if internal.GetCurrentScope() is made[0]:
             internal.GlobalScopeStackPop()
+
+
+def _as_it_is(path: str, module: nn.Module, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+    """A call of a module, where no other has the say (`repeats.Repeats.call`)."""
+    return run()
 
 
 def _call_module(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
