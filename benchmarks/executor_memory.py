@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from autoddl._files import write_atomically
-from autoddl.cost.liveness import memory_peak
 from autoddl.cost.recompute import Checkpointing
+from autoddl.cost.required import memory_peak
 from autoddl.plans.stage_figures import StageFigures, stage_figures
 from autoddl.runtime.jobs.launch import run_processes
 

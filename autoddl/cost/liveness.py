@@ -10,7 +10,7 @@
 
     in flight   (h - 1) x what a forward pass leaves for its backward pass, with h micro-batches in
                 flight in a stage of a pipeline; in turns on one mesh, what the others hold after
-                their last action, at the turn where all hold most
+                their last action, at the turn where all hold most (`StepTape._beside`)
 
 `StepTape` writes down the step as autoddl's executor runs it: of each operator what the back end's
 rules say is kept until its backward pass, and gradients of parameters until the end of the step;
@@ -18,7 +18,8 @@ views and slices of rows are free. What is stored split is gathered before the s
 ZeRO's stage 3 it is gathered before each pass of its one reader, which is then the only one alive;
 with buckets one reader ahead, and of these the largest counts all the time. From stage 2 on its
 gradient is reduced as soon as it is there. Of a bucket the gradients are laid out as one tensor,
-which takes their place once it is whole, and then travels; others travel at the end.
+which takes their place once it is whole, and then travels, with micro-batches beside the passes
+that follow, until the next one does; others travel at the end.
 
 What an operator keeps beside its inputs and outputs, and what it needs meanwhile, is told by the
 rules of the back end (`memory_rules.MemoryRules`).
@@ -27,10 +28,9 @@ rules of the back end (`memory_rules.MemoryRules`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
 
 from ..graph.graph import SOURCE_KINDS, Op
 from ..graph.placed import PlannedEdge, PlannedOp
@@ -39,48 +39,12 @@ from ..sbp.placement import NdSbp
 from ..sbp.signature import find_rule
 from .collectives import Travel
 from .exchange import Exchange, exchanges
-from .memory_rules import MemoryRules, OperatorMemory
+from .memory_rules import OperatorMemory
 from .model import OPTIMIZER_SLOTS
-from .step_tensors import Key, OpPullback, PlannedStep, StepTensors, view_strides
-from .tape import Moment, Peak, Tape
+from .step_tensors import Key, OpPullback, StepTensors, view_strides
+from .tape import Tape
 
 STATE_BYTES = 4  # an element of the optimizer's state, float32 also where parameters are shorter
-Runtime = Literal["graph", "executor"]
-RUNTIMES: tuple[Runtime, ...] = ("graph", "executor")
-
-
-def memory_peak(plan: PlannedStep, rules: MemoryRules, runtime: Runtime = "graph") -> Peak:
-    """What one device holds at most; of an unknown runtime a ValueError.
-
-    runtime: autoddl's "executor", or "graph" for the step that the back end compiles
-    """
-    if runtime not in RUNTIMES:
-        raise ValueError(f"unknown runtime {runtime!r}; use one of {', '.join(RUNTIMES)}")
-    if runtime == "graph":
-        return rules.compiled_peak(plan)
-    peaks = (step.build().sweep() for step in fullest_passes(plan, rules))
-    return max(peaks, key=lambda peak: peak.bytes)
-
-
-def memory_course(plan: PlannedStep, rules: MemoryRules) -> list[Moment]:
-    """What one device holds at each operator of a step, as autoddl's executor runs it."""
-    return max(
-        (step.build().course() for step in fullest_passes(plan, rules)),
-        key=lambda course: max((moment.bytes for moment in course), default=0),
-    )
-
-
-def fullest_passes(plan: PlannedStep, rules: MemoryRules) -> Iterator[StepTape]:
-    """To be built; of a stage with all micro-batches in flight, the first and the second.
-
-    The first backward pass there finds all of them, but no sums of gradients yet.
-    """
-    flight = plan.again.in_flight
-    if not (plan.graph.is_stage and flight == plan.micro_batches > 1):
-        yield StepTape(plan, operators=rules.operators, in_flight=flight)
-        return
-    yield StepTape(plan, operators=rules.operators, in_flight=flight, is_first=True)
-    yield StepTape(plan, operators=rules.operators, in_flight=flight - 1)
 
 
 @dataclass
@@ -99,6 +63,7 @@ class StepTape(StepTensors):
     is_first: bool = field(kw_only=True, default=False)
     marks: list[tuple[int, int]] = field(default_factory=list)
     _filled: dict[Key, str] = field(default_factory=dict)
+    _travelling: list[str] = field(default_factory=list)  # buckets, beside what is computed
     # operator -> local bytes of its inputs and outputs
     _local: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
 
@@ -125,6 +90,7 @@ class StepTape(StepTensors):
             elif any(self.arrived.get(o) for o in op.outputs):
                 self._backward(op)
             self._mark()
+        self.tape.kept.update(self._travelling)
         if self.ahead_bytes:
             self.tape.keep("redistribution", self.ahead_bytes)
         if self.plan.turns:
@@ -147,8 +113,39 @@ class StepTape(StepTensors):
         self.marks.append((len(self.tape.actions), sum(self.tape.always.values())))
 
     def _beside(self) -> int:
-        """How many bytes more all strands hold at their peak than one strand does at its own."""
-        done = [0]  # actions at each position of a strand, see `plans.schedule.orders`
+        """How many bytes more all strands hold at their peak than this one does at its own.
+
+        This is the last strand, whose gradients fill the buckets, or the first one, whose gradients
+        become the sums.
+        """
+        count = self.in_flight
+        this = 0 if self.is_first else count - 1
+        courses = [self._course() if n == this else self._of_strand(n) for n in range(count)]
+        at, most = [0] * count, 0
+        for strand, to in self.plan.turns:
+            held, done = courses[strand]
+            now = max(held[done[at[strand]] : done[to]], default=0)
+            at[strand] = to
+            for other, (held, done) in enumerate(courses):
+                if other != strand and done[at[other]]:
+                    now += held[done[at[other]] - 1]
+            most = max(most, now)
+        return max(0, most - max(courses[this][0], default=0))
+
+    def _of_strand(self, number: int) -> tuple[list[int], list[int]]:
+        """`_course` of another strand."""
+        is_last = number == self.in_flight - 1
+        plan = replace(self.plan, turns=(), buckets=self.plan.buckets if is_last else ())
+        step = StepTape(plan, operators=self.operators, in_flight=1)
+        step.build()
+        return step._course()
+
+    def _course(self) -> tuple[list[int], list[int]]:
+        """Bytes that a strand holds at each action, and its actions until each of its positions.
+
+        The positions are those of `plans.schedule.orders`.
+        """
+        done = [0]
         ops, marks = self.plan.graph.ops, iter(self.marks)
         for op, (count, _) in zip(ops, marks, strict=False):
             if op.kind not in SOURCE_KINDS:
@@ -156,15 +153,7 @@ class StepTape(StepTensors):
         for op, (count, _) in zip(reversed(ops), marks, strict=True):
             if op.kind not in SOURCE_KINDS:
                 done += [count] * 2
-        held = self.tape.held()
-        at = [0] * (1 + max(strand for strand, _ in self.plan.turns))
-        most = 0
-        for strand, to in self.plan.turns:
-            own = max(held[done[at[strand]] : done[to]], default=0)
-            at[strand] = to
-            others = (done[p] for n, p in enumerate(at) if n != strand)
-            most = max(most, own + sum(held[number - 1] for number in others if number))
-        return max(0, most - max(held, default=0))
+        return self.tape.held(), done
 
     def moving_bytes(self, travel: Travel) -> float:
         return self.operators.moving_bytes(travel)
@@ -411,16 +400,20 @@ class StepTape(StepTensors):
         if len(members) > 1 or not is_once:
             # sums over micro-batches are counted all the time: the bucket takes their place
             size = bytes_at(m.given for m in members) if is_once else 0.0
-            name = self.new(what, own, size, "gradients")
+            name = self.new(what, [*own, *self._travelling], size, "gradients")
         for ways in zip(*(self._route(m.given, m.steps) for m in members), strict=True):
             travel = self.travel_of(members[0].tensor, own[0], ways[0])
             if len(members) > 1:
                 travel = travel.flat(*(bytes_at(way[end] for way in ways) for end in (1, 2)))
             if not travel.is_view:
                 moved, workspace = f"{ways[0][0]} of {what}", self.moving_bytes(travel)
-                name = self.new(moved, [name], travel.after, "gradients", workspace, "", "planned")
+                size = travel.after + (0.0 if is_once else workspace)
+                workspace = workspace if is_once else 0.0
+                name = self.new(moved, [name], size, "gradients", workspace, "", "planned")
         if is_once:
             self.tape.kept.add(name)
+        else:
+            self._travelling = [name]
 
     def _update(self, op: Op) -> None:
         """The executor updates parameters after the step, when all of its gradients are there."""

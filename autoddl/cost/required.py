@@ -2,11 +2,11 @@
 
     required = max(peak of the executor, peak of the step that the back end compiles, if it can)
 
-A deep model is many blocks that are planned alike, and the tape of such a block is that of its
-neighbours, later. So the executor's peak is told by a step with four blocks of each such run
-(`_shortened`): the bytes held grow by the same f from one block in the middle to the next in the
-forward pass, and by the same b, mostly less than nothing, in the backward pass, so with n blocks
-left out in the middle
+with the peaks of `memory_peak`, a sweep over the step's tape (`liveness`). A deep model is many
+blocks that are planned alike, and the tape of such a block is that of its neighbours, later. So the
+executor's peak is told by a step with four blocks of each such run (`_shortened`): the bytes held
+grow by the same f from one block in the middle to the next in the forward pass, and by the same b,
+mostly less than nothing, in the backward pass, so with n blocks left out in the middle
 
     held at their forward pass     held before + i f          i = 1 .. n
     held at their backward pass    held before + n f + i b    i = 1 .. n
@@ -22,22 +22,62 @@ down. Without this a search for GPT-3 175B in the memory of 128x8 devices takes 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..graph.graph import Graph
 from ..graph.regions import AlikeBlock, alike_blocks
-from .liveness import StepTape, fullest_passes, memory_peak
+from .liveness import StepTape
 from .memory_rules import MemoryRules
 from .step_tensors import PlannedStep
+from .tape import Moment, Peak
 
 KEPT = 4  # blocks of a run: two at either end, as what is at an end may differ from the middle
 Ints = NDArray[np.int64]
+Runtime = Literal["graph", "executor"]
+RUNTIMES: tuple[Runtime, ...] = ("graph", "executor")
+
+
+def memory_peak(plan: PlannedStep, rules: MemoryRules, runtime: Runtime = "graph") -> Peak:
+    """What one device holds at most; of an unknown runtime a ValueError.
+
+    runtime: autoddl's "executor", or "graph" for the step that the back end compiles
+    """
+    if runtime not in RUNTIMES:
+        raise ValueError(f"unknown runtime {runtime!r}; use one of {', '.join(RUNTIMES)}")
+    if runtime == "graph":
+        return rules.compiled_peak(plan)
+    peaks = (step.build().sweep() for step in fullest_passes(plan, rules))
+    return max(peaks, key=lambda peak: peak.bytes)
+
+
+def memory_course(plan: PlannedStep, rules: MemoryRules) -> list[Moment]:
+    """What one device holds at each operator of a step, as autoddl's executor runs it."""
+    return max(
+        (step.build().course() for step in fullest_passes(plan, rules)),
+        key=lambda course: max((moment.bytes for moment in course), default=0),
+    )
+
+
+def fullest_passes(plan: PlannedStep, rules: MemoryRules) -> Iterator[StepTape]:
+    """To be built; where all micro-batches are in flight, the first and the second.
+
+    The first backward pass there finds all of them, but no sums of gradients yet. In turns the
+    second follows closely, and is counted with the first; what is then left is the end of a step.
+    """
+    flight = plan.again.in_flight
+    if not ((plan.graph.is_stage or plan.turns) and flight == plan.micro_batches > 1):
+        yield StepTape(plan, operators=rules.operators, in_flight=flight)
+        return
+    yield StepTape(plan, operators=rules.operators, in_flight=flight, is_first=True)
+    last = flight - 1 if plan.graph.is_stage else 1
+    yield StepTape(replace(plan, turns=()), operators=rules.operators, in_flight=last)
 
 
 def required_bytes(

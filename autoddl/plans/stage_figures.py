@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 
 from ..cost.account import Cost, account, operator_seconds, total
 from ..cost.exchange import Buckets
-from ..cost.liveness import Runtime, memory_course, memory_peak
 from ..cost.model import CostModel, MemoryView
 from ..cost.operators import Timed, timed_operators
 from ..cost.recompute import Recomputation
-from ..cost.required import required_bytes
+from ..cost.required import Runtime, memory_course, memory_peak, required_bytes
 from ..cost.step_tensors import PlannedStep
 from ..cost.tape import Moment, Peak
 from ..graph.graph import Graph

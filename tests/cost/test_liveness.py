@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from autoddl.cost.liveness import memory_course
 from autoddl.cost.memory_rules import rules_of
-from autoddl.cost.required import required_bytes
+from autoddl.cost.required import memory_course, required_bytes
 from autoddl.planner.baselines import data_parallel, forced
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
@@ -333,3 +332,16 @@ def test_a_bucket_takes_the_place_of_its_gradients_beside_what_comes_back(parts:
     assert bucketed - serial == 2 * (2 * (WEIGHT + BIAS) - WEIGHT)
     # each by itself has come back by then, but for the last one, a weight
     assert last_bytes(*((n,) for n in reversed(range(count)))) == serial
+
+
+def test_of_two_in_turns_the_first_ones_gradients_become_the_sums():
+    """Six layers, data parallel on two devices, in turns of two: sums are there with the second."""
+    options = PlanOptions(overlap=True, baselines=False, in_flight=2, micro_batches=2)
+    graph = mlp(4 * ROWS, (WIDTH,) * 7)
+    stage = find_plan(graph, cluster("laptop", 2, 1), options).stage
+    assert stage.turns and stage.buckets
+    peak = stage_figures(stage).memory_peak("executor")
+    assert peak.by_cause["gradients"] == 2 * ACT
+    more = stage_figures(dataclasses.replace(stage, micro_batches=4)).memory_peak("executor")
+    sums = sum(stage.graph.tensors[op.outputs[0]].spec.bytes for op in stage.graph.params)
+    assert more.bytes - peak.bytes == 2 * ACT + sums

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl.cost import required
-from autoddl.cost.liveness import StepTape, fullest_passes, memory_peak
+from autoddl.cost.liveness import StepTape
 from autoddl.cost.memory_rules import rules_of
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
-from autoddl.cost.required import executor_bytes
+from autoddl.cost.required import executor_bytes, fullest_passes, memory_peak
 from autoddl.cost.step_tensors import PlannedStep
 from autoddl.graph.graph import Graph
 from autoddl.graph.regions import repeated_blocks

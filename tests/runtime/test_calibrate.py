@@ -125,8 +125,8 @@ def test_a_host_that_does_not_come_is_named_in_time(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.full  # its companion waits 20 s for another one that is to be told
 def test_a_rank_that_finds_no_rank_0_says_where_it_looked(tmp_path):
+    """And who reads what it says does not wait for its companion, which is to tell another one."""
     port = free_port()
     job = start(calibration(tmp_path, "--timeout", "1"), **as_rank(3, port))
     output = job.communicate(timeout=60)[0]

@@ -371,8 +371,10 @@ class Spoke(Companion):
 
     def _has_given_up(self) -> bool:
         """On telling the hub, if it ever comes, that the rank has ended."""
-        self.died = min(self.died, time.monotonic())
         look = self.own.look()
+        if look.reason and self.died == float("inf"):  # it has said so: its reader need not wait
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        self.died = min(self.died, time.monotonic())
         seconds = TELL_SECONDS if look.is_guarded else GREETING_SECONDS
         return look.ended or time.monotonic() > self.died + seconds
 
