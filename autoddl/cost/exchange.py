@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
@@ -52,10 +52,7 @@ class Exchange:
     @cached_property
     def is_all_reduce(self) -> bool:
         """Whether its steps lead from Partial to Broadcast on every axis that they touch."""
-        nd, touched = self.given, {axis for step in self.steps for axis in step.axes}
-        for step in self.steps:
-            nd = step.apply(nd)
-        return all(self.given[axis].is_partial and nd[axis] == B for axis in touched)
+        return _is_all_reduce(self.given, self.steps)
 
     @property
     def company(self) -> Hashable:
@@ -63,6 +60,14 @@ class Exchange:
         if not self.is_all_reduce:
             return self.key
         return self.spec.dtype, self.is_often, tuple((s.way, s.axes) for s in self.steps)
+
+
+@lru_cache(maxsize=256)
+def _is_all_reduce(given: NdSbp, steps: tuple[Step, ...]) -> bool:
+    nd, touched = given, {axis for step in steps for axis in step.axes}
+    for step in steps:
+        nd = step.apply(nd)
+    return all(given[axis].is_partial and nd[axis] == B for axis in touched)
 
 
 def exchanges(

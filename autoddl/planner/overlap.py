@@ -210,15 +210,14 @@ class Overlapped:
         every: of one micro-batch in flight and of two the estimator and the micro-batches
         """
         blocks, found_s = self.known[0].key[1], math.inf
-        ends = self._ends(self.known[0])
         for estimator, parts in every:
-            if self._is_near(bound, self.one.budget.gap) or self.one.is_over:
-                return bound
             builder = estimator.builder(parts, blocks)
             builder.prepare()
-            if not _is_small(builder):
+            if not _is_small(builder) or self.one.is_over:
                 return bound
-            in_flight = estimator.micro.in_flight
+            if self._is_near(bound, self.one.budget.gap):
+                return bound
+            in_flight, ends = estimator.micro.in_flight, self._ends(self.known[0])
             best_s, paths = self._best.step_s, self.known[0].paths
             found, own_s = _faster(builder, in_flight, ends, best_s, paths)
             found_s = min(found_s, own_s)
@@ -338,9 +337,9 @@ class Overlapped:
         """The plans that were found with two micro-batches in flight, those that may be faster."""
         best = self._best
         two = replace(self.one, estimator=self._in_turns)
+        builder = two.estimator.builder(parts, blocks)
         self.tried_two = True
         for found in (best, self.known[-1]):
-            builder = two.estimator.builder(parts, blocks)
             tables = among_chosen(builder, found.tables, found.result.choice)
             result = tables and two.search(tables.problem, math.inf)
             if tables is None or result is None:
