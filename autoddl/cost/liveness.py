@@ -37,12 +37,13 @@ from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
 from ..sbp.signature import find_rule
+from .account import inner_of
 from .collectives import Travel
 from .exchange import Exchange, exchanges
 from .memory_rules import OperatorMemory
 from .model import OPTIMIZER_SLOTS
 from .step_tensors import Key, OpPullback, StepTensors, view_strides
-from .tape import Tape
+from .tape import Tape, aligned
 
 STATE_BYTES = 4  # an element of the optimizer's state, float32 also where parameters are shorter
 
@@ -141,10 +142,7 @@ class StepTape(StepTensors):
         return step._course()
 
     def _course(self) -> tuple[list[int], list[int]]:
-        """Bytes that a strand holds at each action, and its actions until each of its positions.
-
-        The positions are those of `plans.schedule.orders`.
-        """
+        """Bytes held at each action, and actions until each position (`plans.schedule.orders`)."""
         done = [0]
         ops, marks = self.plan.graph.ops, iter(self.marks)
         for op, (count, _) in zip(ops, marks, strict=False):
@@ -215,12 +213,20 @@ class StepTape(StepTensors):
             received = zip(names, op.inputs, planned.ins, strict=True)
             copies = [self.copied_bytes(name, tensor, nd) for name, tensor, nd in received]
         kept = self.operators.kept_bytes(spec, planned, ins, outs, copies)
-        workspace = self.operators.workspace_bytes(spec, ins, copies)
+        workspace = self.operators.workspace_bytes(spec, ins, copies) + self._room(op)[0]
         if kept and any(o in self.plan.graph.needs_grad for o in op.outputs):
             makes.append((self.value(self.extra_of(op)), kept, "activations"))
             self.extras.add(self.value(self.extra_of(op)))
         over = {first: names[0]} if self._overwrites(op) else {}
         self.tape.act(what, [*names, *after], makes, workspace, over)
+
+    def _room(self, op: Op) -> tuple[int, int]:
+        """Bytes for the formulas of collectives inside an operator, forward and backward."""
+        if not self.plan.ops[op.name].inner_axes:
+            return 0, 0
+        of = inner_of(self.plan.graph, op)
+        size = self.bytes_of(op.inputs[of.tensor], self.plan.ops[op.name].ins[of.tensor])
+        return aligned(of.room[0] * size), aligned(of.room[1] * size)
 
     def _overwrites(self, op: Op) -> bool:
         """Whether its output takes the place of its first input: autograd would miss that."""
@@ -329,6 +335,7 @@ class StepTape(StepTensors):
         self._fetch_again(op)
         pull = OpPullback(self, op)
         self.operators.pull_back(pull)
+        self.tape.actions[-1].workspace += self._room(op)[1]
         planned = self.plan.ops[op.name]
         for index, tensor in enumerate(op.inputs):
             gradient, nd = pull.given.get(index), planned.grad_ins[index]

@@ -45,12 +45,16 @@ class Inner:
 
     Each is an all-reduce of input `tensor`'s local shard with `dims` reduced to size one; there are
     `forward` of them in the forward pass and `backward` in the backward pass.
+
+    room: of that shard's bytes, what its formulas need while they run, forward and backward, beside
+          what is read, kept and made
     """
 
     tensor: int
     dims: tuple[int, ...]
     forward: int
     backward: int
+    room: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """Autograd keeps what the memory rules say, and the peak of a step is predicted."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -10,13 +12,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 import autoddl
 from autoddl.graph.placed import PlannedOp
 from autoddl.plans.stage_figures import stage_figures
+from autoddl.runtime.comm import inner
 from autoddl.runtime.execution.vjp import product, run_kernel
 from autoddl.runtime.kernel import Context, RunState
 from autoddl.runtime.torch.kernels import KERNELS
 from autoddl.runtime.torch.memory import rules
+from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
-from autoddl.sbp.signature import find_rule
+from autoddl.sbp.signature import OpSpec, find_rule, signatures_of
 from tests.back_ends import back_end
 from tests.pytorch.live import Live
 from tests.pytorch.models import Gpt, Llama, Residual, next_word
@@ -158,6 +162,61 @@ def test_gradients_that_are_handed_on_take_no_memory(case):
 def test_a_step_of_a_redistribution_holds_what_is_counted(launch):
     """Of each kind of step, even and uneven, on four processes."""
     assert launch(ROOT / "tests/runtime/workers/moved.py", 4).count("checked") == 4
+
+
+class Alone:
+    """A group of one rank: what formulas hold there is what they hold beside others."""
+
+    backend = SimpleNamespace(cat=torch.cat)
+
+    def all_reduce(self, x):
+        return x.clone()
+
+    all_max = all_reduce
+
+
+ROWS, IMAGES = (256, 512), (16, 32, 16, 16)
+NORM = {"begin_norm_axis": 1, "begin_params_axis": 1, "epsilon": 1e-5}
+CHANNELS = {"axis": 1, "epsilon": 1e-5, "training": True}
+# kind, attributes, shapes of inputs, and of the first one's bytes what is kept beside the output
+FORMULAS = {
+    "softmax": (lambda c, x: inner.softmax(x, c.inner), {}, [ROWS], 0),
+    "log_softmax": (lambda c, x: inner.log_softmax(x, c.inner), {}, [ROWS], 0),
+    "sparse_softmax_cross_entropy": (
+        lambda c, x, _: inner.cross_entropy(x, torch.zeros_like(x), c.inner), {},
+        [ROWS, ROWS[:1]], 1,
+    ),
+    "layer_norm": (lambda c, *xs: inner.layer_norm(c, xs, NORM), NORM, [ROWS, (512,), (512,)], 1),
+    "normalization": (
+        lambda c, *xs: inner.batch_norm(c, xs, CHANNELS), CHANNELS, [IMAGES, (32,), (32,)], 1
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FORMULAS)
+def test_the_room_of_formulas_that_meet_other_ranks(kind):
+    """Beside what they read, keep and make: `Inner.room` of their rules."""
+    formula, attrs, shapes, kept_times = FORMULAS[kind]
+    specs = tuple(TensorSpec(shape) for shape in shapes)
+    out = TensorSpec(shapes[1]) if kind == "sparse_softmax_cross_entropy" else specs[0]
+    signatures = signatures_of(OpSpec(kind, attrs, specs, (out,)))
+    room = next(s.inner.room for s in signatures if s.inner is not None)
+    tensors = [torch.randn(shape) for shape in shapes]
+    spec = SimpleNamespace(inputs=[SimpleNamespace(shape=shape) for shape in shapes])
+    size, live = nbytes(tensors[0]), Live()
+    live.see(tensors)
+    with torch.no_grad(), live:
+        before = live.held()
+        ran = formula(SimpleNamespace(inner=Alone(), updates={}, spec=spec), *tensors)
+        (y,) = ran.outputs
+        beside = live.peak - before - nbytes(y) - kept_times * size
+        if kind == "sparse_softmax_cross_entropy":
+            beside -= size  # the labels as a table, which are the test's
+        assert beside == pytest.approx(room[0] * size, abs=0.02 * size), live.moment
+        slopes = [torch.ones_like(y)]
+        before, live.peak = live.held(), 0
+        made = sum(nbytes(x) for x in ran.vjp(slopes) if x is not None)
+    assert live.peak - before - made == pytest.approx(room[1] * size, abs=0.02 * size)
 
 
 def mlp():

@@ -72,7 +72,7 @@ def sparse_softmax_cross_entropy(op: OpSpec) -> Iterator[Signature]:
     rows = dims_of(op.inputs[1].shape)
     classes = len(rows)
     yield from splits(op, ((*rows, None), rows), (rows,))
-    inner = Inner(0, (classes,), forward=3, backward=0)
+    inner = Inner(0, (classes,), forward=3, backward=0, room=(2.0, 0.0))
     yield inner_split(op, ((*rows, classes), rows), (rows,), classes, inner)
     yield replicated(op)
 

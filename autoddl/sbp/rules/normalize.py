@@ -41,7 +41,7 @@ def normalization(op: OpSpec) -> Iterator[Signature]:
         labels = drop(dims, *reduced[1:])
         yield from labelled(op, (labels, *vectors), (labels,), frozen_ins=moving)
         return
-    inner = Inner(0, reduced, forward=2, backward=2)
+    inner = Inner(0, reduced, forward=2, backward=2, room=(1.0, 3.0))
     for d in dims:
         if d == channel:
             only = drop(dims, *reduced)
@@ -64,7 +64,7 @@ def layer_norm(op: OpSpec) -> Iterator[Signature]:
     params = (dims[op.attrs["begin_params_axis"] % len(dims) :],) * (len(op.inputs) - 1)
     free = drop(dims, *dims[begin:])
     yield from splits(op, (free, *(drop(p, *dims[begin:]) for p in params)), (free,))
-    inner = Inner(0, dims[begin:], forward=2, backward=2)
+    inner = Inner(0, dims[begin:], forward=2, backward=2, room=(1.0, 3.0))
     for d in dims[begin:]:
         yield inner_split(op, (dims, *params), (dims,), d, inner)
     yield replicated(op)

@@ -43,7 +43,9 @@ def softmax(op: OpSpec) -> Iterator[Signature]:
     labels = (*dims[:-1], None)
     last = dims[-1]
     yield from splits(op, (labels,), (labels,))
-    yield inner_split(op, (dims,), (dims,), last, Inner(0, (last,), forward=2, backward=1))
+    room = (2.0 if op.kind == "softmax" else 1.0, 1.0)
+    inner = Inner(0, (last,), forward=2, backward=1, room=room)
+    yield inner_split(op, (dims,), (dims,), last, inner)
     yield replicated(op)
 
 
