@@ -338,7 +338,8 @@ def test_of_two_in_turns_the_first_ones_gradients_become_the_sums():
     """Six layers, data parallel on two devices, in turns of two: sums are there with the second."""
     options = PlanOptions(overlap=True, baselines=False, in_flight=2, micro_batches=2)
     graph = mlp(4 * ROWS, (WIDTH,) * 7)
-    stage = find_plan(graph, cluster("laptop", 2, 1), options).stage
+    where, space = cluster("laptop", 2, 1), data_parallel(graph)
+    stage = find_plan(graph, where, options, space=space).stage
     assert stage.turns and stage.buckets
     peak = stage_figures(stage).memory_peak("executor")
     assert peak.by_cause["gradients"] == 2 * ACT
