@@ -183,6 +183,12 @@ class Pairs(Stack):
         return x
 
 
+class Loose(Layer):
+    """Of a file that is not imported, so that its globals are not found."""
+
+    __module__ = "loose"
+
+
 class Captured(Stack):
     """Reads a tensor that is no parameter, behind the layers."""
 
@@ -262,6 +268,7 @@ CASES = {
     "frozen": (lambda: Stack(Frozen), [0, 2 * (DEPTH // 2 - 1)]),
     "hooked": (lambda: Stack(Hooked), [1, 2]),
     "counting": (lambda: Stack(Counting), [0, 0]),
+    "loose": (lambda: Stack(Loose), [0, 0]),
     "drawing": (lambda: Stack(Drawing), [0, 0]),
     "keeping": (Sum, [0, 0]),
     "collecting": (Collecting, [0, 0, 0]),

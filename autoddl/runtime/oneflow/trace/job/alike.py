@@ -90,9 +90,9 @@ class Comparison:
         own = {id(x): n for n, (_, x) in reversed([*enumerate(state_of(module))])}
         roles: dict[int, int] = {}
         given = []
+        if not all(x.is_lazy for x in (*tensors, *(x for _, x in state_of(module)))):
+            raise Unlike
         for x in tensors:
-            if not x.is_lazy:
-                raise Unlike
             role = own.get(id(x)), roles.setdefault(id(x), len(roles))
             given.append((tuple(x.shape), x.dtype, x.requires_grad, role))
         return (
@@ -175,6 +175,8 @@ def _held_by(cls: type) -> Iterator[Mapping[str, Any]]:
     """The attributes of a class and of its bases that are not OneFlow's, and their globals."""
     for base in cls.__mro__:
         if base is not object and base.__module__.partition(".")[0] != "oneflow":
+            if base.__module__ not in sys.modules:
+                raise Unlike
             yield vars(base)
             yield vars(sys.modules[base.__module__])
 

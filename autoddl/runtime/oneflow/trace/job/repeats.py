@@ -190,7 +190,8 @@ class Repeats:
         if not kind.is_apart:
             names = tuple(map(self._name_of, made.values()))
             end = len(self._recorder.calls)
-            kind.layers.append(Layer(path, call, end, read, names, self._alike[path]))
+            alike = self._alike.get(path, frozenset())
+            kind.layers.append(Layer(path, call, end, read, names, alike))
 
     def _again(self, kind: _Kind, path: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """The result of a call that does not run."""
