@@ -4,7 +4,9 @@
     dead operators dropped--> Graph with canonical names
 
 The job is built at the example's batch and at twice that batch; comparing the two tells which sizes
-and factors depend on the batch (`batch.py`). Nothing is computed: OneFlow infers shapes only.
+and factors depend on the batch (`batch.py`). Nothing is computed: OneFlow infers shapes only. Of
+layers that are alike a few run (`job/repeats.py`), in the second job only the first of those that
+issued the same in the first one.
 """
 
 from __future__ import annotations
