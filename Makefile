@@ -4,7 +4,7 @@ export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 PYTHON_TORCH = .venv-torch/bin/python
 
-.PHONY: demo demo-torch test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-hidup-paper bench-kills bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-saving bench-search bench-table3 bench-truth bench-whale-box bench-whale-paper docs setup setup-torch clean
+.PHONY: demo demo-torch test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-hidup-paper bench-kills bench-memory bench-memory-seconds bench-memory-torch bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-saving bench-search bench-table3 bench-truth bench-whale-box bench-whale-paper docs setup setup-torch clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -103,6 +103,10 @@ bench-truth: setup
 bench-memory: setup
 	$(PYTHON) -m benchmarks.memory
 	$(PYTHON) -m benchmarks.memory_limits
+
+# PyTorch's executor: live tensors of a step against the prediction
+bench-memory-torch: setup-torch
+	$(PYTHON_TORCH) -m benchmarks.torch_memory
 
 # Seconds of ZeRO, recomputation and accumulation in the box; needs root
 bench-memory-seconds: setup

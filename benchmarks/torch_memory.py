@@ -5,7 +5,9 @@ its ranks in processes of their own: the peak of each one's resident memory in a
 held before the model was there, and less the model's own parameters, on copies of which the
 executor works. PyTorch's CPU allocator gives a freed tensor's memory back at once where malloc
 does, as it is told to here, so that what is resident are live tensors. The batch is left out on
-both sides: each rank has all of it, and works on its own rows.
+both sides: each rank has all of it, and works on its own rows. Resident is also what gloo has for
+itself, some 3 MB here, 10 to 25 where activations travel; by a count of what malloc had handed out,
+of GPT and Llama under Megatron and random plans on four devices, predicted / live was 0.97 to 1.02.
 """
 
 from __future__ import annotations
