@@ -265,7 +265,7 @@ CASES = {
     "tied": (Tied, [ALIKE, DEPTH - 1]),
     "hinted": (Hinted, [ALIKE, DEPTH - 1]),
     "numbered": (lambda: Stack(Numbered), [0, 0]),
-    "frozen": (lambda: Stack(Frozen), [0, 2 * (DEPTH // 2 - 1)]),
+    "frozen": (lambda: Stack(Frozen), [0, 0]),
     "hooked": (lambda: Stack(Hooked), [1, 2]),
     "counting": (lambda: Stack(Counting), [0, 0]),
     "loose": (lambda: Stack(Loose), [0, 0]),

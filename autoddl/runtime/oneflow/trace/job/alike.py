@@ -25,8 +25,17 @@ from ....nested import Slot, take_tensors
 
 _PLAIN = (type(None), bool, int, str, bytes, complex, flow.dtype, type(...))
 _BY_IDENTITY = (FunctionType, BuiltinFunctionType, ModuleType, type, flow.Tensor, nn.Module)
-_APART = frozenset({"_parameters", "_buffers", "_modules"})  # of a module, compared by themselves
+# Of a module, what is compared by itself or says nothing of its forward pass.
+_APART = frozenset(
+    {
+        "_parameters", "_buffers", "_modules", "_forward_hooks", "_backward_hooks",
+        "_forward_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks",
+        "_non_persistent_buffers_set", "_is_full_backward_hook", "_is_ddp_module",
+        "_oneflow_internal_module_tensor_applied_dict__",
+    }
+)  # fmt: skip
 _HOOKS = ("_forward_hooks", "_backward_hooks")
+LEAST = 4  # layers, of which three run: to compare fewer takes as long as to run them
 _MOST = 2000  # values in one object
 _MOST_GLOBAL = 100  # and in a global one: of larger ones the length is compared
 
@@ -36,7 +45,7 @@ class Unlike(Exception):
 
 
 def built_alike(model: nn.Module) -> Iterator[list[str]]:
-    """Paths of modules with others in them, of which several have equal parts."""
+    """Paths of modules with others in them, of which `LEAST` or more have equal parts."""
     numbers: dict[Hashable, int] = {}
     alike: dict[int, list[str]] = {}
 
@@ -52,7 +61,7 @@ def built_alike(model: nn.Module) -> Iterator[list[str]]:
         return number
 
     visit("", model)
-    return (paths for paths in alike.values() if len(paths) > 1)
+    return (paths for paths in alike.values() if len(paths) >= LEAST)
 
 
 def _own_specs(module: nn.Module, seen: dict[int, int]) -> Iterator[Hashable]:
@@ -110,7 +119,7 @@ class Comparison:
                 raise Unlike
             yield name, type(part), *_own_specs(part, seen)
             for key, value in held.items():
-                if key not in _APART and key != "_forward_pre_hooks":
+                if key not in _APART:
                     yield key, self.said(value)
 
     def _code(self, module: nn.Module) -> Iterator[Hashable]:
@@ -141,7 +150,7 @@ class Comparison:
         if self._left < 0:
             raise Unlike  # too much, or something that holds itself
         if isinstance(x, _PLAIN):
-            return type(x), x
+            return x.__class__, x
         if isinstance(x, float):
             return float, x.hex()
         if isinstance(x, flow.device):
