@@ -121,13 +121,13 @@ def test_split_statistics_are_all_reduced():
     def inner(name: str) -> set[Inner]:
         return {s.inner for s in signatures_of(BY_ID[name]) if s.inner}
 
-    assert inner("softmax-4d") == {Inner(0, (3,), 2, 1)}
-    assert inner("log_softmax-4d") == {Inner(0, (3,), 2, 1)}
+    assert inner("softmax-4d") == {Inner(0, (3,), 2, 1, (2.0, 1.0))}
+    assert inner("log_softmax-4d") == {Inner(0, (3,), 2, 1, (1.0, 1.0))}
     assert inner("var-two") == {Inner(0, (1, 2), 2, 0)}
-    assert inner("normalization-images") == {Inner(0, (0, 2, 3), 2, 2)}
+    assert inner("normalization-images") == {Inner(0, (0, 2, 3), 2, 2, (1.0, 3.0))}
     assert inner("normalization-eval") == set()
-    assert inner("layer_norm") == {Inner(0, (2,), 2, 2)}
-    assert inner("sparse_softmax_cross_entropy") == {Inner(0, (1,), 3, 0)}
+    assert inner("layer_norm") == {Inner(0, (2,), 2, 2, (1.0, 3.0))}
+    assert inner("sparse_softmax_cross_entropy") == {Inner(0, (1,), 3, 0, (2.0, 0.0))}
 
 
 @pytest.mark.parametrize(
