@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from autoddl.runtime.jobs.launch import STOPPED
 from autoddl.tools.box.box import Box
 from autoddl.tools.box.network import existing
 
@@ -59,7 +60,10 @@ def main() -> int:
             continue
         if time.monotonic() - began > asked.seconds:
             return LEFT_OUT
-        known[fault] = one = tried(fault, asked.limit, asked.logs)
+        one = tried(fault, asked.limit, asked.logs)
+        if one.status in STOPPED and fault.kind not in ("SIGINT", "SIGTERM"):
+            return one.status  # Ctrl-C, or SIGTERM to this program
+        known[fault] = one
         status = status or int(not one.is_good)
         print(
             f"{'good' if one.is_good else 'BAD '} {one.seconds:6.1f} s  {one.status:4d}  {fault}: "
