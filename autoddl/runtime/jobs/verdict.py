@@ -133,10 +133,9 @@ def judge(
     going = [one for one in ranks.values() if not one.is_over]
     if len(ranks) < size or not going:
         return None
+    # what ranks do that are not heard is not known; if they stay so, that is the cause
     if any(silent_s[one.rank] > TOGETHER_SECONDS for one in going):
-        return (
-            None  # what they do is not known; that they are not heard is the cause, if they stay so
-        )
+        return None
     if (found := _stalled(ranks, going, idle_s, limit_s, stuck)) is not None:
         return say(*found)
     return None
