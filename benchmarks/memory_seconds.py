@@ -19,7 +19,8 @@ from autoddl.cost.recompute import Checkpointing
 from autoddl.graph.graph import Graph
 from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import baseline_plans, find_plan
+from autoddl.planner.planner import find_plan
+from autoddl.planner.schemes import baseline_plans
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.tools.box import Box

@@ -22,7 +22,8 @@ from autoddl.cluster.spec import Cluster
 from autoddl.graph.graph import Graph
 from autoddl.planner.baselines import megatron
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import baseline_plans, find_plan
+from autoddl.planner.planner import find_plan
+from autoddl.planner.schemes import baseline_plans
 from autoddl.planner.tables.group_table import Space
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures

@@ -43,7 +43,8 @@ from autoddl.planner.baselines.megatron_stages import (
     on_cut,
 )
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import baseline_plans, find_plan
+from autoddl.planner.planner import find_plan
+from autoddl.planner.schemes import baseline_plans
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.runtime.oneflow.models.blank import blank

@@ -41,7 +41,8 @@ from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
 from autoddl.graph.graph import Graph
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import each_baseline, find_plan
+from autoddl.planner.planner import find_plan
+from autoddl.planner.schemes import each_baseline
 from autoddl.planner.shares import proportional_shares
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures

@@ -21,15 +21,12 @@ from ..cluster.spec import Cluster
 from ..cost.model import CostModel
 from ..graph.graph import Graph
 from ..graph.hints import as_hints
-from ..graph.regions import repeated_blocks
 from ..plans.figures import figures
 from ..plans.format import format_seconds
 from ..plans.plan import Plan
-from ..plans.stage import PlannedBaseline
 from ..search.budget import FIRST_PART, Deadline, Ended
 from .asked import check_no_stages, cost_model, micro_batch_counts, prepared, with_hints_of
-from .baselines.pricing import BaselinePricer, tried_again
-from .mesh import plan_hinted, plan_mesh, write_stage
+from .mesh import plan_hinted, plan_mesh
 from .options import DEFAULTS, INTERLEAVED, PlanOptions
 from .shares import (
     TRIES,
@@ -38,7 +35,6 @@ from .shares import (
     best_shares,
     better_shares,
     divided_rows,
-    proportional_shares,
     starts,
 )
 from .stages.in_stages import plan_in_stages
@@ -224,40 +220,3 @@ def _on_one_mesh(
         found, unhinted_s = plan_mesh(micro, counts, model, options, space), None
     plan = Plan.on_one_mesh(found.stage, tuple(rival.record for rival in found.rivals))
     return replace(plan, hints=as_hints(options.hints), unhinted_s=unhinted_s)
-
-
-def baseline_plans(
-    graph: Graph, cluster: Cluster, options: PlanOptions = DEFAULTS
-) -> dict[str, tuple[PlannedBaseline, Plan | None]]:
-    """Every known scheme on its best topology: its record and, if it fits, its plan, by name.
-
-    The errors are those of `find_plan`.
-    """
-    return {found[0].name: found for found in each_baseline(graph, cluster, options)}
-
-
-def each_baseline(
-    graph: Graph, cluster: Cluster, options: PlanOptions = DEFAULTS
-) -> Iterator[tuple[PlannedBaseline, Plan | None]]:
-    """The same, one after the other.
-
-    Where hosts are not alike and no shares are asked for, at even shares and then, named after
-    them, at shares in proportion to the speed of the devices: HAP's DP-EV and DP-CP are two of
-    these.
-    """
-    even = options.given_shares or cluster.shares
-    tried = [even]
-    if cluster.groups and options.given_shares is None and not even:
-        tried.append(proportional_shares(cluster, graph))
-    held, graph = options.in_flight or 1, prepared(graph, options)
-    micro = MicroBatches.of(graph, held)
-    counts = micro_batch_counts(graph, options.micro_batches, held)
-    again = tried_again(repeated_blocks(micro.graph(counts[0])), options.checkpointing)
-    for shares in dict.fromkeys(tried):
-        model = cost_model(cluster.with_shares(shares), options)
-        at = "" if shares == even else f", shares {':'.join(map(str, shares))}"
-        with paused_collector():
-            for rival in BaselinePricer(micro, counts, model, options.seed, again).each():
-                name, found = rival.record.name, rival.found
-                plan = found and Plan.on_one_mesh(write_stage(found, options.seed, 0.0, name))
-                yield replace(rival.record, name=f"{name}{at}"), plan

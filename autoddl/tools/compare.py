@@ -20,7 +20,8 @@ from ..planner.asked import cost_model
 from ..planner.baselines import Chosen, chosen
 from ..planner.baselines.megatron_stages import megatron_in_stages
 from ..planner.options import DEFAULTS, PlanOptions
-from ..planner.planner import each_baseline, find_plan
+from ..planner.planner import find_plan
+from ..planner.schemes import each_baseline
 from ..plans import Plan
 from ..plans.figures import figures
 from ..plans.format import format_seconds

@@ -7,7 +7,8 @@ from autoddl.graph.graph import Graph
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner import baselines
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import baseline_plans, find_plan
+from autoddl.planner.planner import find_plan
+from autoddl.planner.schemes import baseline_plans
 from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
 from autoddl.plans import Plan
 from autoddl.plans.schedule.buckets import best_buckets

@@ -10,7 +10,7 @@ from autoddl.cost.recompute import Checkpointing  # noqa: E402
 from autoddl.graph.graph import Graph  # noqa: E402
 from autoddl.planner.baselines import data_parallel, megatron  # noqa: E402
 from autoddl.planner.options import PlanOptions  # noqa: E402
-from autoddl.planner.planner import baseline_plans  # noqa: E402
+from autoddl.planner.schemes import baseline_plans  # noqa: E402
 from autoddl.plans.stage_figures import stage_figures  # noqa: E402
 from autoddl.runtime.oneflow.trace.entries import trace_entry  # noqa: E402
 from tests.clusters import cluster  # noqa: E402

@@ -53,6 +53,7 @@ class Space:
     cap:               strategies of one group, see `space.assignments`
     zero:              parameters may be stored split over axes that replicate them (ZeRO), see
                        `cost.sharded_storage`
+    one_axis:          all axes of the mesh have one signature, as if they were one axis
     """
 
     allowed: Callable[[Group, CompositeSignature, int], bool] | None = None
@@ -61,6 +62,7 @@ class Space:
     split_channels: bool = False
     cap: int = DEFAULT_CAP
     zero: bool = False
+    one_axis: bool = False
 
 
 WHOLE_SPACE = Space(zero=True)
@@ -115,6 +117,8 @@ class GroupTables:
             mask = divides(assign) & obeys(assign)
             for axis in range(assign.shape[1] if usable else 0):
                 mask &= np.array(usable[axis])[assign[:, axis]]
+            if self.space.one_axis:
+                mask &= (assign == assign[:, :1]).all(axis=1)
             return mask
 
         allowed, cap = self.space.allowed, self.space.cap
@@ -124,7 +128,7 @@ class GroupTables:
             else []
         )
         kinds = len(composites), leading, dispensable, self.mesh
-        restricted = usable or group.demands
+        restricted = usable or group.demands or self.space.one_axis
         assign = assignments(*kinds, feasible if restricted else divides, cap, copies)
         if not len(assign) and group.demands:
             raise NoStrategy(hints.refusal(self._composites(group), self._even))

@@ -21,8 +21,9 @@ from autoddl.planner.baselines import (
 )
 from autoddl.planner.baselines.tables import least_memories
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import baseline_plans, find_plan
+from autoddl.planner.planner import find_plan
 from autoddl.planner.realize import Candidate
+from autoddl.planner.schemes import baseline_plans
 from autoddl.planner.tables.groups import MicroBatches
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures

@@ -4,7 +4,8 @@ import pytest
 
 from autoddl.planner.baselines import FAMILIES, data_parallel
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import baseline_plans, find_plan
+from autoddl.planner.planner import find_plan
+from autoddl.planner.schemes import baseline_plans
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.sbp.placement import S

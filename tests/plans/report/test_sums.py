@@ -11,7 +11,8 @@ import pytest
 from autoddl.cluster.spec import HostGroup
 from autoddl.graph.graph import Graph
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import baseline_plans, find_plan
+from autoddl.planner.planner import find_plan
+from autoddl.planner.schemes import baseline_plans
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.report import report

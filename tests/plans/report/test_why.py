@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import baseline_plans, find_plan
+from autoddl.planner.planner import find_plan
+from autoddl.planner.schemes import baseline_plans
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.format import format_bytes, format_seconds
