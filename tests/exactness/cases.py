@@ -1,7 +1,7 @@
 """The models of the exactness matrix, and their data."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -155,10 +155,6 @@ def cswin() -> nn.Module:
 
 
 CASES = {
-    # whose rows are divided by nine, as the shares 5:2:1:1 ask for
-    "wide-36": Case(36, small("wide")),
-    "dlrm-36": Case(36, of_papers(dlrm_small, 0, 64, 2)),
-    "convnet-36": Case(36, small("convnet")),
     "wide": Case(16, small("wide")),
     "gpt": Case(16, of_papers(gpt_small, 256, 256)),
     "vgg13_small": Case(16, of_papers(vgg13_small, 0, 10)),
@@ -180,3 +176,10 @@ USERS = {
     "res2net": Case(8, classifier(res2net, 64, 10), sgd_lr=1e-4),
     "cswin": Case(8, classifier(cswin, 32, 10)),
 }
+
+
+def case_of(name: str) -> Case:
+    """The case of a name; `gpt:36` has batches of 36 rows instead of its own."""
+    own, _, rows = name.partition(":")
+    case = (CASES | USERS)[own]
+    return replace(case, rows=int(rows)) if rows else case

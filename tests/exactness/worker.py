@@ -24,7 +24,7 @@ from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
-from tests.exactness.cases import CASES, USERS
+from tests.exactness.cases import case_of
 from tests.exactness.schemes import ZERO, plan_of
 
 LAPTOP = "laptop"
@@ -33,7 +33,7 @@ NO_GRADIENT = 1e-6  # of the largest in the tensor: what rounding leaves of a gr
 
 def alone(name: str, optimizer: str, steps: int, file: str) -> None:
     flow.manual_seed(0)
-    case = (CASES | USERS)[name]
+    case = case_of(name)
     model, loss, batch = case.build(case.rows)
     made = case.optimizer(optimizer)(model.parameters())
     largest = {k: np.zeros(tuple(p.shape), np.float32) for k, p in model.named_parameters()}
@@ -56,7 +56,7 @@ def alone(name: str, optimizer: str, steps: int, file: str) -> None:
 
 
 def shuffled(name: str, optimizer: str, rate: float, steps: int, seeds: Sequence[int]) -> None:
-    case = dataclasses.replace((CASES | USERS)[name], adam_lr=rate, sgd_lr=rate)
+    case = dataclasses.replace(case_of(name), adam_lr=rate, sgd_lr=rate)
 
     def train(seed: int | None) -> np.ndarray:
         flow.manual_seed(0)
@@ -100,7 +100,7 @@ def together(
     name: str, optimizer: str, steps: int, file: str, nodes: int, gpus: int, parts: int, scheme: str
 ) -> None:
     reference = np.load(file)
-    case = (CASES | USERS)[name]
+    case = case_of(name)
     model, loss, batch = case.build(case.rows)
     model.load_state_dict({k: flow.tensor(reference[f"initial.{k}"]) for k in model.state_dict()})
     cluster = Cluster.load(LAPTOP).with_shape(nodes=nodes, gpus_per_node=gpus)
