@@ -26,7 +26,7 @@ def passes(jobs, cases):
 
     With two micro-batches every tensor is checked, and batches of another size are evaluated.
     """
-    more = {True: {"debug": True, "evaluated": [8, 16]}, False: {"debug": False}}
+    more = {True: {"debug": True, "evaluated": [8, 16]}, False: {}}
     cases = [
         {"optimizer": "slow sgd", **more[case.get("micro_batches") == 2], **case} for case in cases
     ]

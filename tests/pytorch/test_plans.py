@@ -13,7 +13,7 @@ from tests.runtime.pipeline_cases import case
 
 WORKERS = Path(__file__).parents[1] / "runtime" / "workers"
 TWO = {"nodes": 1, "gpus": 2}
-WORDS = {"model": "transformer", **TWO, "debug": False}
+WORDS = {"model": "transformer", **TWO}
 MESHES = (
     {**WORDS, "data_parallel": True, "buckets": "together", "micro_batches": 2, "debug": True},
     {**WORDS, "zero": "mixed", "buckets": "single"},
@@ -26,7 +26,7 @@ MESHES = (
      "batch_norm": "micro_batch"},
 )  # fmt: skip
 STAGES = (
-    case("perceptron", 2, 1, 2, "eager-1f1b"),
+    case("perceptron", 2, 1, 2, "eager-1f1b", debug=True),
     case("perceptron", 1, 2, 2, "gpipe", 2, overlap=False),
     case("convnet", 2, 1, 2, "zb-h1", micro_batches=1, steps=2),
     case("transformer", 2, 1, 2, "1f1b", 4, delay=1),

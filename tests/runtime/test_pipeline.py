@@ -22,11 +22,11 @@ def test_two_stages(launch):
         launch,
         2,
         [
-            case("perceptron", 2, 1, 2, "eager-1f1b"),
+            case("perceptron", 2, 1, 2, "eager-1f1b", debug=True),
             case("perceptron", 1, 2, 2, "gpipe", 2, overlap=False),
             case("transformer", 2, 1, 2, "1f1b", 2),
             case("convnet", 2, 1, 2, "zb-h1", micro_batches=1, steps=2),
-            case("transformer", 2, 1, 2, "1f1b", 4, delay=1),
+            case("transformer", 2, 1, 2, "1f1b", 4, delay=1, debug=True),
             case("transformer", 2, 1, 2, "interleaved-1f1b", 2, chunks=2),
             case("stack", 2, 1, 2, "zb-h1", 2, recomputed=True),
         ],

@@ -57,7 +57,7 @@ SEVERAL = {"stages": 2, "micro_batches": 4}
     "cases",
     [
         [
-            {"model": "ignoring words", "seed": 0, "micro_batches": 2, "short": 5},
+            {"model": "ignoring words", "seed": 0, "micro_batches": 2, "short": 5, "debug": True},
             {"model": "masked", **SEVERAL, "short": 3, "clip": 0.3},
         ],
         pytest.param(

@@ -22,7 +22,7 @@ def train(launch, nproc, *cases, timeout=280):
     ["transformer", *(pytest.param(m, marks=pytest.mark.full) for m in ("convnet", "towers"))],
 )
 def test_debug_mode_and_random_plans_on_2x2(launch, model):
-    train(launch, 4, *({"model": model, "seed": seed} for seed in (0, 1)))
+    train(launch, 4, *({"model": model, "seed": seed, "debug": True} for seed in (0, 1)))
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.full)])
@@ -34,10 +34,10 @@ def test_micro_batches_and_own_rows(launch, seed):
 @pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_gradients_in_buckets_are_those_that_travel_one_by_one(launch, part):
     """To the bit where the sums are the same; in debug mode, with micro-batches, and with ZeRO."""
-    case = {"model": "transformer", "debug": False, "data_parallel": True}
+    case = {"model": "transformer", "data_parallel": True}
     together, single = ({**case, "buckets": kind} for kind in ("together", "single"))
     cases = [
-        {**together, "debug": True, "micro_batches": 4, "rows": 16}, {**together, "debug": True},
+        {**together, "micro_batches": 4, "rows": 16}, {**together, "debug": True},
         {**single, "zero": 3, "micro_batches": 2, "rows": 16}, {**single, "zero": "mixed"},
         {**single, "data_parallel": False, "optimizer": "adam"},
     ]  # fmt: skip
@@ -50,7 +50,7 @@ def test_micro_batches_in_flight_together_give_the_bits_of_one_by_one(launch, pa
 
     And with gradients that leave while the last one is not through.
     """
-    case = {"model": "transformer", "micro_batches": 2, "turns": 2, "debug": False}
+    case = {"model": "transformer", "micro_batches": 2, "turns": 2}
     ahead = {**case, "data_parallel": True, "micro_batches": 4, "rows": 32}
     norm = {"model": "convnet", "batch_norm": "micro_batch", "buckets": "single"}
     if part:
@@ -63,7 +63,7 @@ def test_micro_batches_in_flight_together_give_the_bits_of_one_by_one(launch, pa
 @pytest.mark.parametrize("model", ["perceptron", "ladder", "towers", "llama", "stack", "weighing"])
 def test_more_models_with_micro_batches_in_flight(launch, model):
     """Two or three of them, what they keep or run again; masks of dropout."""
-    case = {"model": model, "micro_batches": 6, "rows": 24, "debug": False}
+    case = {"model": model, "micro_batches": 6, "rows": 24}
     cases = [{**case, "turns": turns, "seed": seed} for turns in (2, 3) for seed in (0, 1)]
     if model == "stack":
         cases = [{**one, "recomputed": True} for one in cases]
@@ -82,14 +82,14 @@ def test_three_processes(launch):
 @pytest.mark.parametrize("model", ["convnet", "transformer", "towers"])
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 4), (2, 2), (2, 4)])
 def test_ten_steps(launch, model, nodes, gpus, optimizer):
-    options = {"nodes": nodes, "gpus": gpus, "steps": 10, "optimizer": optimizer, "debug": False}
+    options = {"nodes": nodes, "gpus": gpus, "steps": 10, "optimizer": optimizer}
     train(launch, nodes * gpus, *({"model": model, "seed": seed, **options} for seed in (2, 3, 4)))
 
 
 @pytest.mark.parametrize("count", [4, pytest.param(200, marks=pytest.mark.full)])
 def test_random_assignments_of_three_layers(launch, count):
     """Every third one takes all signatures alike, also those that share no work."""
-    step = {"optimizer": "whole gradient", "steps": 1, "debug": False}
+    step = {"optimizer": "whole gradient", "steps": 1}
     case = {"model": "perceptron", "nodes": 2, "gpus": 4, "rows": 16, **step}
     train(launch, 8, *({**case, "seed": n, "favour_splits": n % 3 > 0} for n in range(count)))
 

@@ -7,8 +7,10 @@ only along Broadcast axes must hold equal values.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...sbp.layout import Shape, local_shape
 from ...sbp.placement import B, NdSbp
@@ -20,10 +22,12 @@ from .program import Node
 RELATIVE_TOLERANCE = 1e-5
 
 
-def check_tensor(x: Tensor, what: str, shape: Shape, nd: NdSbp, groups: Groups) -> None:
+def check_tensor(
+    x: Tensor, what: str, shape: Shape, nd: NdSbp, groups: Groups
+) -> NDArray[Any] | None:
     """AssertionError naming `what` unless local `x` is a part of a tensor [shape] placed as `nd`.
 
-    All ranks must call it for the same tensor.
+    Its values [elements], if they had to be read. All ranks must call it for the same tensor.
     """
     expected = local_shape(shape, nd, groups.mesh, groups.rank)
     got = tuple(x.shape)
@@ -32,10 +36,10 @@ def check_tensor(x: Tensor, what: str, shape: Shape, nd: NdSbp, groups: Groups) 
     )
     replicas = groups.along(nd.axes_of(B))
     if replicas.size == 1 or 0 in expected:
-        return
+        return None
     gathered = replicas.all_gather(groups.backend.detached(x).reshape(-1))
-    rows = groups.backend.to_numpy(gathered).reshape(replicas.size, -1)
-    rows = rows.astype(np.float64)
+    read = groups.backend.to_numpy(gathered).reshape(replicas.size, -1)
+    rows = read.astype(np.float64)
     scale = np.abs(rows[np.isfinite(rows)]).max(initial=0.0)
     limit = RELATIVE_TOLERANCE * scale
     same = np.isclose(rows, rows[:1], rtol=0.0, atol=limit, equal_nan=True)
@@ -43,11 +47,11 @@ def check_tensor(x: Tensor, what: str, shape: Shape, nd: NdSbp, groups: Groups) 
         f"{what}: planned as {nd}, but the replicas on ranks {replicas.ranks} differ "
         f"in {int((~same).any(axis=0).sum())} of {rows.shape[1]} elements"
     )
+    return read[replicas.ranks.index(groups.rank)]
 
 
-def note_nonfinite(found: dict[str, str], x: Tensor, what: str, groups: Groups) -> None:
+def note_nonfinite(found: dict[str, str], array: NDArray[Any], what: str) -> None:
     """Remember in `found` (`RunState.nonfinite`) the first tensor with such elements."""
-    array = groups.backend.to_numpy(groups.backend.detached(x))
     if np.issubdtype(array.dtype, np.floating):
         for name, has in (("nan", np.isnan), ("inf", np.isinf)):
             if name not in found and has(array).any():
@@ -69,8 +73,10 @@ def check_node(
     for index, (x, nd, spec) in enumerate(zip(tensors, placements, specs, strict=True)):
         if x is not None and nd is not None:
             label = f"{node.op.name} ({node.op.kind}), {what} {index}"
-            check_tensor(x, label, spec.shape, nd, groups)
-            note_nonfinite(node.context.state.nonfinite, x, label, groups)
+            array = check_tensor(x, label, spec.shape, nd, groups)
+            if array is None:  # a read waits for all that was asked for, so one must do
+                array = groups.backend.to_numpy(groups.backend.detached(x))
+            note_nonfinite(node.context.state.nonfinite, array, label)
 
 
 def check_gradients(node: Node, given: Sequence[Tensor | None], groups: Groups) -> None:

@@ -22,7 +22,7 @@ STAGED = {"stages": 2, "micro_batches": 4}
     "cases",
     [
         [
-            {"model": "perceptron", "zero": "mixed", "micro_batches": 2},
+            {"model": "perceptron", "zero": "mixed", "micro_batches": 2, "debug": True},
             {"model": "transformer", **STAGED, "hook": True},
         ],
         pytest.param(

@@ -41,6 +41,7 @@ DEFAULTS = {
     "short": ROWS,  # rows of every third batch
     "scored": [],  # rows of each batch of a data set that is evaluated
     "steps": 3,
+    "debug": False,
     "then": [],  # other plans, by which training goes on, each for as many steps, from the state
     "frozen": [],  # modules whose parameters are not trained
     "alone": True,  # compared with one device, which has other random numbers
@@ -198,7 +199,7 @@ def together(case) -> Run:
         traced = trace_with_state(model, *as_arguments(batch(0, ROWS)), loss=loss)
         trainer = build_trainer(
             traced, plan_of({**case, **then}, traced.graph), OPTIMIZERS[case["optimizer"]],
-            debug=True, clip_grad_norm=case["clip"], ema_decay=case["ema"],
+            debug=case["debug"], clip_grad_norm=case["clip"], ema_decay=case["ema"],
         )  # fmt: skip
         if case["hook"]:
             trainer.after_backward(hook)

@@ -81,11 +81,12 @@ def watched_step(trainer, batch):
             met.add((action.kind, number))
 
     walk.compute = watched
+    watches = [executor._debug for executor in executors]
     for executor in executors:
         executor._debug = False  # its checks communicate too
     loss = float(trainer.step(*batch))
-    for executor in executors:
-        executor._debug = True
+    for executor, watches_again in zip(executors, watches, strict=True):
+        executor._debug = watches_again
     walk.compute, trainer._job.groups.log = compute, None
     for number, part in trainer._parts.items():
         assert {kind for kind, of in met if of == number} <= part.meets, (met, part.meets)
@@ -122,7 +123,8 @@ def run(case, expected):
         return json.dumps(plan.to_json())
 
     plan = Plan.from_json(json.loads(share_text(make, new_backend())))
-    trainer = build_trainer(traced, plan, OPTIMIZERS["sgd"], overlap=case["overlap"], debug=True)
+    options = {name: case[name] for name in ("overlap", "debug")}
+    trainer = build_trainer(traced, plan, OPTIMIZERS["sgd"], **options)
     if case["dies"] and rank() == 1:
         (part,) = trainer._parts.values()
         part.executor.backward_pass = DEATHS[case["dies"]]  # in the middle of the schedule
@@ -220,6 +222,7 @@ def main():
             "recomputed": False,
             "zero": 0,
             "buckets": False,
+            "debug": False,
             **case,
         }
         if case["buckets"]:

@@ -45,7 +45,7 @@ DEFAULTS = {
     "alone": True,  # compared with one device, which has other random numbers
     "own_rows": False,  # each rank gives its rows only
     "evaluated": None,  # batches of so many rows; None: as in training
-    "debug": True,
+    "debug": False,  # each tensor is read, which takes four times as long
 }
 LOSS_LIMITS = {"sgd": 1e-5, "slow sgd": 2e-5, "whole gradient": 1e-5, "adam": 1e-4}
 STATE_LIMITS = {"sgd": 1e-4, "slow sgd": 2e-5, "whole gradient": 1e-5, "adam": 1e-4}
