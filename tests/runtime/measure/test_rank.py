@@ -19,7 +19,12 @@ def quiet(*told):
 
 
 def test_four_ranks_measure_collectives_device_and_operators(tmp_path, monkeypatch):
-    monkeypatch.setattr("autoddl.runtime.measure.device.MATMUL_SIZES", (16, 32))
+    few = {
+        "device.MATMUL_SIZES": (16, 32), "device.COPY_BYTES": (1 << 12, 1 << 16),
+        "device.SMALL_OPERATORS": 10, "beside.SECONDS": 0.01, "beside.SAMPLES": 2,
+    }  # fmt: skip
+    for name, value in few.items():
+        monkeypatch.setattr(f"autoddl.runtime.measure.{name}", value)
     mesh, graph = Mesh(2, 2), graphs.mlp(8, (16, 32, 8))
     points = schedule(mesh, message_sizes(1 << 12))
     path = tmp_path / "threads.json"
