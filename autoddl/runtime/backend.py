@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -63,6 +63,8 @@ class Kernels:
     opaque:           what tracing has found for an opaque operator -> `OpaqueFn`
     product_gradient: (a, b, attributes, dy, index) -> the gradient of input `index` of the matrix
                       product of a and b
+    chained:          operator kind -> `Kernel` that leaves the gradient to the framework and keeps
+                      no state, of the kinds that may be in a chain (`execution.chains`)
     """
 
     operators: Mapping[str, Any]
@@ -70,6 +72,7 @@ class Kernels:
     outputs: Mapping[tuple[str, int], Any]
     opaque: Callable[[Any], Any]
     product_gradient: Callable[[Tensor, Tensor, Mapping[str, Any], Tensor, int], Tensor]
+    chained: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

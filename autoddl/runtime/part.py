@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graph.graph import Graph, Op
+from ..graph.rows import Rows
 from ..plans import Plan, StagePlan
 from ..plans.figures import figures
 from ..plans.stage_figures import stage_figures
 from .backend import Backend, Tensor
+from .comm.communicating import communicating_passes
 from .comm.groups import Groups
 from .comm.transfers import Resharding
 from .counting import Counting
 from .emulate.arrival import Arrival
 from .emulate.emulate import Emulator
 from .execution.buckets import buckets_of
-from .execution.communicating import communicating_passes
+from .execution.chains import in_chains
 from .execution.executor import Executor, Values
 from .execution.filled import skip_padding
 from .execution.program import compile_program
@@ -126,6 +128,12 @@ class Job:
         if recorder is not None:
             recorder.follow(program)
             buckets = tuple(map(recorder.exchange, buckets))
+        elif (
+            wanted is None
+            and figures(self.plan).schedule.joint
+            and not (self.debug or self.emulator or plan.turns)
+        ):
+            program = in_chains(program, self.groups.backend, rows or Rows(), buckets)
         ahead = bool(buckets) and not plan.turns  # passes in turns would take each other's order
         return Executor(
             program, state, self.run_state, self.groups, self.debug, rows, buckets, ahead

@@ -50,7 +50,7 @@ def prepare(
         functions.append(way(step, shape, nd, groups))
         nd = step.apply(nd)
     if not functions:
-        return lambda x: x
+        return unchanged
     is_free = all(step.is_free for step in steps)
     if is_free and len(functions) == 1:
         return functions[0]
@@ -64,6 +64,11 @@ def prepare(
         return x
 
     return run
+
+
+def unchanged(x: Tensor) -> Tensor:
+    """No steps."""
+    return x
 
 
 def to_broadcast(nd: NdSbp) -> tuple[Step, ...]:

@@ -16,7 +16,7 @@ from ...sbp.placement import NdSbp
 from ...sbp.signature import find_rule, is_matmul
 from ..backend import Tensor
 from ..comm.groups import Groups
-from ..comm.redistribute import LocalFn, prepare
+from ..comm.redistribute import LocalFn, prepare, unchanged
 from ..kernel import Context, Kernel, OpaqueFn, RunState
 
 Key = tuple[str, int]
@@ -52,6 +52,11 @@ class Edge:
     before: LocalFn
     gives_own: bool
     zero_stage: int = 0
+
+    @property
+    def is_direct(self) -> bool:
+        """Nothing happens to the tensor or its gradient on the way."""
+        return self.forward is unchanged and self.backward in (unchanged, _unreachable)
 
 
 @dataclass
@@ -252,7 +257,7 @@ def _edge(
         backward,
         backward is not _unreachable,
         last[name] == key and name not in kept,
-        _as_it_is,
+        unchanged,
         _gives_own(graph, op, index, groups, planned),
         path.zero_stage,
     )
@@ -274,10 +279,6 @@ def _gives_own(graph: Graph, op: Op, index: int, groups: Groups, planned: Planne
         for shape, nd in ((spec.shape, given), (out.shape, planned.outs[0]))
     )
     return next(sizes) < next(sizes)
-
-
-def _as_it_is(x: Any) -> Any:
-    return x
 
 
 def _scaled(edge: Edge, factor: float) -> Edge:

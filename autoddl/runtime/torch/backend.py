@@ -24,7 +24,7 @@ from ..update.parameters import check_handed
 from . import collectives
 from .autograd import Watcher, pull_back
 from .collectives import Channel
-from .kernels import KERNELS
+from .kernels import CHAINED, KERNELS
 from .kernels.loss import nll_weight
 from .kernels.product import BY_INPUT, product_gradient
 from .optimizer import TorchOptimizer
@@ -40,8 +40,9 @@ class Torch:
         name = f"PyTorch {torch.__version__}"
         self.facts = Facts(name, device, torch.Tensor, _precisions(device), {})
         self.kernels = Kernels(
-            KERNELS, BY_INPUT, {("nll", 1): nll_weight}, _refuse_opaque, product_gradient
-        )
+            KERNELS, BY_INPUT, {("nll", 1): nll_weight}, _refuse_opaque, product_gradient,
+            CHAINED,
+        )  # fmt: skip
         one_thread = functools.partial(torch.set_num_threads, 1)  # of that thread
         self.thread: Beside | None = Beside(one_thread)
         self._leaving, self._watcher = Beside(one_thread), Watcher()

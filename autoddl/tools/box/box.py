@@ -25,7 +25,7 @@ from . import network
 from .commands import check_possible
 from .counters import LinkBytes, read_links
 from .record import Owner, Record, all_records, find_record
-from .spec import BoxSpec, parse_rate
+from .spec import LINK, BoxSpec, parse_rate
 
 DEFAULT_NAME = "box"
 Rate = str | float | None  # as `parse_rate` takes it, or in bits per second
@@ -130,10 +130,12 @@ class Box:
         overlaps: bool = False,
     ) -> int:
         """Run `python script_args` as the box's ranks, as `launch.run_processes` does."""
+        # gloo would look this machine's name up, which leads each host to itself
+        own = {"GLOO_SOCKET_IFNAME": LINK, **(env or {})}
         return run_processes(
             script_args,
             self.spec.size,
-            env,
+            own,
             hosts=self.hosts,
             output=output,
             prefix=prefix,

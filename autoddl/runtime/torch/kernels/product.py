@@ -72,6 +72,12 @@ def matmul(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:
     return ByInput([y], gradient)
 
 
+def recorded_matmul(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """`matmul`, whose gradients are left to autograd."""
+    a, b = inputs
+    return [multiply(a, b, attrs)]
+
+
 def grouped(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """(x, weight, ends) -> rows of x by the matrix of their expert, zero where a shard has none."""
     x, weight, ends = inputs
@@ -254,6 +260,7 @@ KERNELS: dict[str, Kernel] = {
         (f"{mode}_pad{n}d" for mode in ("reflection", "replication") for n in (1, 2)), pad_with_own
     ),
 }
+CHAINED: dict[str, Kernel] = dict.fromkeys(filter(is_matmul, RULES), recorded_matmul)
 BY_INPUT: dict[str, Kernel] = {
     **dict.fromkeys(filter(is_matmul, RULES), matmul),
     **dict.fromkeys(_CONVOLUTIONS, conv_by_input),

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from ....sbp.signature import Attrs
-from ...kernel import Context, Explicit, Kernel
+from ...kernel import Context, Kernel
 
 
-def identity(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit:
+def identity(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """in -> out."""
-    return Explicit([inputs[0].detach()], lambda grads: grads)
+    return [inputs[0].view_as(inputs[0])]
 
 
 def stop_gradient(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
@@ -28,25 +28,16 @@ def _generator(ctx: Context, device: torch.device | str) -> torch.Generator:
     return made
 
 
-def dropout(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit:
+def dropout(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """in -> out: each element is zero with probability `rate`, others grow by 1 / (1 - rate)."""
     (x,) = inputs
     rate = attrs["rate"]
     if not ctx.state.training or rate == 0.0:
-        return Explicit([x.detach()], lambda grads: grads)
-    with torch.no_grad():
-        drawn = torch.rand(x.shape, generator=_generator(ctx, x.device), device=x.device)
-        kept = drawn >= rate
-        del drawn
-        factor = 1.0 / (1.0 - rate) if rate < 1.0 else 0.0
-        y = x * kept * factor
-
-    def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        (dy,) = grads
-        assert dy is not None
-        return [dy * kept * factor]
-
-    return Explicit([y], vjp)
+        return [x.view_as(x)]
+    drawn = torch.rand(x.shape, generator=_generator(ctx, x.device), device=x.device)
+    kept = drawn >= rate
+    del drawn
+    return [x * kept * (1.0 / (1.0 - rate) if rate < 1.0 else 0.0)]
 
 
 KERNELS: dict[str, Kernel] = {
