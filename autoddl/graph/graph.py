@@ -83,6 +83,11 @@ class Graph(Once):
         """Tensor name -> the operator that produces it."""
         return {out: op for op in self.ops for out in op.outputs}
 
+    def origin(self, tensor: str) -> Op:
+        """The operator that produces it, before it was forked."""
+        op = self.producers[tensor]
+        return self.producers[op.inputs[0]] if op.kind == "fork" else op
+
     @cached_property
     def consumers(self) -> dict[str, tuple[tuple[Op, int], ...]]:
         """Tensor name -> (operator, input index) pairs that read it, in graph order."""
@@ -297,25 +302,40 @@ class Graph(Once):
 
         The search chooses the fork's placement: a tensor that several consumers need in another
         placement is then redistributed once, and their gradients are summed before they travel
-        back.
+        back. So it is with uses of a trained parameter that are alike, as those by the steps of an
+        LSTM; others, as of an embedding that is the last layer's weight, too, have their own ways.
         """
         ops: list[Op] = []
         tensors = dict(self.tensors)
-        renamed: dict[str, str] = {}
-        uses = Counter(chain.from_iterable(op.inputs for op in self.ops))
+        renamed: dict[tuple[str, int], str] = {}
         for op in self.ops:
-            if not renamed.keys().isdisjoint(op.inputs):
-                op = dataclasses.replace(op, inputs=tuple(renamed.get(i, i) for i in op.inputs))
-            ops.append(op)
-            if op.kind in (*SOURCE_KINDS, "fork"):
-                continue
+            ins = tuple(renamed.get((op.name, n), name) for n, name in enumerate(op.inputs))
+            ops.append(op if ins == op.inputs else dataclasses.replace(op, inputs=ins))
             for out in op.outputs:
-                if uses[out] > 1:
-                    forked = f"{out}.fork"
-                    tensors[forked] = Tensor(forked, tensors[out].spec, tensors[out].batch_dims)
-                    ops.append(Op(f"{op.name}.fork", "fork", (out,), (forked,), module=op.module))
-                    renamed[out] = forked
+                for number, uses in enumerate(self._forked_uses(op, out)):
+                    suffix = f".{number}.fork" if number else ".fork"
+                    name = f"{out}{suffix}"
+                    tensors[name] = Tensor(name, tensors[out].spec, tensors[out].batch_dims)
+                    fork = Op(f"{op.name}{suffix}", "fork", (out,), (name,), module=op.module)
+                    ops.append(fork)
+                    renamed.update(dict.fromkeys(uses, name))
         return dataclasses.replace(self, ops=tuple(ops), tensors=tensors)
+
+    def _forked_uses(self, op: Op, out: str) -> list[list[tuple[str, int]]]:
+        """The uses of an operator's output that share a fork, several of each."""
+        uses = self.consumers[out]
+        if len(uses) < 2 or op.kind == "fork" or any(user.kind == "fork" for user, _ in uses):
+            return []
+        if op.kind not in SOURCE_KINDS:
+            return [[(user.name, index) for user, index in uses]]
+        if op.kind != "param" or out not in self.needs_grad:
+            return []
+        alike: dict[tuple[int, int], list[tuple[str, int]]] = {}
+        for user, index in uses:
+            key = user.name, index
+            if key in self.gives_grad:
+                alike.setdefault((self.alike[user.name], index), []).append(key)
+        return [keys for keys in alike.values() if len(keys) > 1]
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` inverts it."""

@@ -146,6 +146,11 @@ def test_random_placements(graph, seed):
     check(graph, Plan.loads(plan.dumps()))
 
 
+def test_uses_of_a_weight_that_share_a_fork(tmp_path):
+    tied = in_float64(graphs.tied(8, 16), tmp_path / "graph.json")
+    check(tied, random_plan(tied, cluster_of(2, 2), 3, micro_batches=2))
+
+
 def test_training_goes_on_by_another_plan(graph):
     """From two axes to one, and on in stages."""
     four = random_plan(graph, cluster_of(2, 2), 0)

@@ -78,9 +78,8 @@ def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
 
 
 def test_how_a_search_ended_is_kept():
-    plan = find_plan(
-        tied(64, 32), cluster("piz_daint", 4, 1), PlanOptions(search="random", budget_evaluations=3)
-    )
+    options = PlanOptions(search="random", budget_evaluations=3, baselines=False)
+    plan = find_plan(tied(64, 32), cluster("piz_daint", 4, 1), options)
     assert (plan.stage.search.end, plan.stage.search.evaluations) == ("budget", 3)
     assert "until its budget ended" in explain(plan)
     assert Plan.loads(plan.dumps()).stage.search == plan.stage.search

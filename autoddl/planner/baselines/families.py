@@ -77,7 +77,7 @@ def experts(graph: Graph) -> dict[str, str]:
 
 def is_of_experts(graph: Graph, op: Op) -> bool:
     """True for products with as many weights as a trained tensor of three dims has matrices."""
-    weights = (graph.tensors[i].spec for i in op.inputs if graph.producers[i].kind == "param")
+    weights = (graph.tensors[i].spec for i in op.inputs if graph.origin(i).kind == "param")
     return is_matmul(op.kind) and any(len(w.shape) > 2 and w.shape[0] > 1 for w in weights)
 
 
@@ -88,7 +88,7 @@ def _data_parallel_convolutions(graph: Graph) -> dict[str, str]:
 
 def reads_weight(graph: Graph, op: Op) -> bool:
     """True for a heavy operator that reads a parameter."""
-    if op.kind in SOURCE_KINDS or not any(graph.producers[i].kind == "param" for i in op.inputs):
+    if op.kind in SOURCE_KINDS or not any(graph.origin(i).kind == "param" for i in op.inputs):
         return False
     return rule_of(op).heavy
 

@@ -307,17 +307,19 @@ class StageSearch:
         works = np.zeros(len(self.cut.layers))
         tied: dict[str, Array] = {}
         block_bytes = [sum(float(costs[n][5]) for n in block) for block in again.blocks]
+        params = _forked_params(again.graph)
         for name, own in costs.items():
-            users = self._users.get(name)
+            param = params.get(name, name)
+            users = self._users.get(param)
             if users is not None and len(users) > 1:
-                tied[name] = own[:5]
+                tied[param] = tied.get(param, 0.0) + own[:5]
                 continue
             home = self._layer_of(name) if users is None else (users or (0,))[0]
             work = block_bytes[again.block_of[name]] if name in again.block_of else 0.0
             for layer in self.short.stands_for.get(home, ()):
                 layers[layer + 1] += own[:5]
                 works[layer] = max(works[layer], work)
-        copies, graph = self.model.parameter_copies, self.short.graph
+        copies, graph = self.model.parameter_copies, again.graph
         # of a shared parameter the gradients are its readers'
         shared = {op.name for op in graph.params if is_shared(graph, op.outputs[0])}
         return Answer(
@@ -337,6 +339,12 @@ class StageSearch:
         """The layer of an operator of the graph with forks; sources belong to the first one."""
         base = name.removesuffix(".fork")
         return self.cut.layer_of.get(name, self.cut.layer_of.get(base, 0))
+
+
+def _forked_params(graph: Graph) -> dict[str, str]:
+    """Forks of parameters -> the parameter's operator."""
+    forks = ((op.name, graph.origin(op.outputs[0])) for op in graph.ops if op.kind == "fork")
+    return {name: origin.name for name, origin in forks if origin.kind == "param"}
 
 
 def sweep(problem: Problem, offer: Callable[[Choice], bool], deadline: Deadline) -> None:

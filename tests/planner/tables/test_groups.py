@@ -47,9 +47,21 @@ def test_a_sum_of_two_branches_is_not_merged():
     assert not any({"block1/sum", "sum"} <= set(group) for group in names(grouping))
 
 
-def test_a_tied_weight_is_a_group_of_its_own():
+def test_a_weight_of_unlike_uses_is_a_group_of_its_own():
+    build = Builder(8)
+    weight = build.param("weight", (16, 16))
+    x = build.op("rows", "gather", (weight, build.input(0, (8,), "int64")), (8, 16), axis=0)
+    product = build.op("product", "matmul", (x, weight), (8, 16), transpose_a=False,
+                       transpose_b=False, alpha=1.0)  # fmt: skip
+    graph = build.graph(product, "tied").with_forks()
+    assert ["weight"] in names(make_groups(graph))
+
+
+def test_a_weight_of_alike_uses_goes_with_their_fork():
     grouping = make_groups(tied(64, 16).with_forks())
-    assert ["weight"] in names(grouping)
+    fork = grouping.groups[names(grouping).index(["weight.fork"])]
+    assert [port.tensor for port in fork.sources] == ["weight"]
+    assert ["use0"] in names(grouping) and ["use1"] in names(grouping)
 
 
 def test_inner_edges_agree():
