@@ -11,7 +11,7 @@ import ctypes
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,31 @@ def load(path: Path) -> Loops | None:
     return Loops(library)
 
 
+class Wires(NamedTuple):
+    """Variables, and the edges over which they pass messages (`search.messages`).
+
+    nodes:    scores of the strategies of one variable after the other
+    begins:   [variables + 1] where those of each begin
+    part:     [variables] of what a variable is given that it passes on over an edge
+    later:    [variables + 1] where the edges to later ones begin, as they are in order
+    earlier:  [variables + 1] where those to earlier ones begin in `back`, which has their numbers
+    ends:     [edges, 2] variables
+    given:    [edges, 2] where what the edge gives to each end begins in `messages`
+    tables:   [edges, 2] addresses of its table, and of that turned, in single precision
+    """
+
+    nodes: Doubles
+    begins: NDArray[np.int64]
+    part: Doubles
+    later: NDArray[np.int64]
+    earlier: NDArray[np.int64]
+    back: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    given: NDArray[np.int64]
+    tables: NDArray[np.int64]
+    messages: Doubles
+
+
 @dataclass(frozen=True)
 class Loops:
     library: ctypes.CDLL
@@ -66,6 +91,7 @@ class Loops:
             + [address, ctypes.c_int, size, size, address]
             + [address, ctypes.c_int, size, size, address],
             "autoddl_sum_fronts": [size] + [address] * 10 + [size] + [address] * 4,
+            "autoddl_sweep": [size] + [address] * 11,
         }.items():
             function = getattr(self.library, name)
             function.argtypes, function.restype = takes, ctypes.c_int
@@ -100,6 +126,19 @@ class Loops:
         )  # fmt: skip
         _check(failed)
         return result
+
+    def sweep(self, wires: Wires) -> float:
+        """Pass messages on, there and back, in place; the bound (`search.messages`)."""
+        for array in wires:
+            assert array.flags.c_contiguous and array.dtype in (np.int64, np.float64)
+        assert len(wires.begins) == len(wires.part) + 1 == len(wires.later) == len(wires.earlier)
+        bound = ctypes.c_double()
+        nodes, begins, *others = map(_at, wires)
+        failed = self.library.autoddl_sweep(
+            len(wires.part), begins, nodes, *others, ctypes.addressof(bound)
+        )
+        _check(failed)
+        return bound.value
 
     def sum_fronts(
         self,

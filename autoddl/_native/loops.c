@@ -131,6 +131,92 @@ int autoddl_min_plus(int64_t rows, int64_t inner, int64_t columns, const char *l
     return failed;
 }
 
+/* ---- Messages between variables, there and back (`search.messages`) ---- */
+
+typedef struct {
+    int64_t variables;
+    const int64_t *begins;  /* [variables + 1] where the scores of each begin among `nodes` */
+    const double *nodes;    /* of each strategy of each variable */
+    const double *part;     /* [variables] */
+    const int64_t *later;   /* [variables + 1] where the edges to later ones begin; they are in order */
+    const int64_t *earlier; /* [variables + 1] where those to earlier ones begin among `back` */
+    const int64_t *back;
+    const int64_t *ends;    /* [edges, 2] variables */
+    const int64_t *given;   /* [edges, 2] where what each end is given begins among `messages` */
+    const int64_t *tables;  /* [edges, 2] addresses of the table, and of that turned */
+    double *messages;
+} Wires;
+
+/* Scores of a variable with all that it is given. */
+WIDE static void with_given(const Wires *w, int64_t at, int64_t size, double *restrict total) {
+    memcpy(total, w->nodes + w->begins[at], sizeof(double) * size);
+    for (int64_t edge = w->later[at]; edge < w->later[at + 1]; edge++) {
+        const double *own = w->messages + w->given[2 * edge];
+        for (int64_t s = 0; s < size; s++) total[s] += own[s];
+    }
+    for (int64_t n = w->earlier[at]; n < w->earlier[at + 1]; n++) {
+        const double *own = w->messages + w->given[2 * w->back[n] + 1];
+        for (int64_t s = 0; s < size; s++) total[s] += own[s];
+    }
+}
+
+/* Pass the least of part - given + table over an edge from its end `side`; what was taken off. */
+WIDE static double pass_on(const Wires *w, int64_t edge, int64_t side, int64_t size,
+                           const double *part, float *restrict above, float *restrict found) {
+    const double *own = w->messages + w->given[2 * edge + side];
+    double *other = w->messages + w->given[2 * edge + 1 - side];
+    const float *table = (const float *)w->tables[2 * edge + side];
+    int64_t to = w->ends[2 * edge + 1 - side], columns = w->begins[to + 1] - w->begins[to];
+    int64_t s = 0;
+    for (s = 0; s < size; s++) above[s] = (float)(part[s] - own[s]);
+    for (int64_t t = 0; t < columns; t++) found[t] = INFINITY;
+    for (s = 0; s + 4 <= size; s += 4) add_least(columns, above + s, table + s * columns, found);
+    for (; s < size; s++)
+        for (int64_t t = 0; t < columns; t++) {
+            float sum = above[s] + table[s * columns + t];
+            found[t] = sum < found[t] ? sum : found[t];
+        }
+    float least = INFINITY;
+    for (int64_t t = 0; t < columns; t++) least = found[t] < least ? found[t] : least;
+    for (int64_t t = 0; t < columns; t++) other[t] = found[t] - least;
+    return least;
+}
+
+int autoddl_sweep(int64_t variables, const int64_t *begins, const double *nodes, const double *part,
+                  const int64_t *later, const int64_t *earlier, const int64_t *back,
+                  const int64_t *ends, const int64_t *given, const int64_t *tables,
+                  double *messages, double *bound) {
+    Wires w = {variables, begins, nodes, part, later, earlier, back, ends, given, tables, messages};
+    int64_t most = 1;
+    for (int64_t at = 0; at < variables; at++)
+        most = begins[at + 1] - begins[at] > most ? begins[at + 1] - begins[at] : most;
+    double *total = malloc(sizeof(double) * most);
+    float *above = malloc(sizeof(float) * most), *found = malloc(sizeof(float) * most);
+    int failed = !total || !above || !found ? -1 : 0;
+    for (int64_t at = 0; at < variables && !failed; at++) {
+        int64_t size = begins[at + 1] - begins[at];
+        with_given(&w, at, size, total);
+        for (int64_t s = 0; s < size; s++) total[s] *= part[at];
+        for (int64_t edge = later[at]; edge < later[at + 1]; edge++)
+            pass_on(&w, edge, 0, size, total, above, found);
+    }
+    *bound = 0.0;
+    for (int64_t at = variables - 1; at >= 0 && !failed; at--) {
+        int64_t size = begins[at + 1] - begins[at];
+        with_given(&w, at, size, total);
+        double least = INFINITY;
+        for (int64_t s = 0; s < size; s++) least = total[s] < least ? total[s] : least;
+        for (int64_t s = 0; s < size; s++) total[s] = (total[s] - least) * part[at];
+        *bound += least;
+        for (int64_t n = earlier[at]; n < earlier[at + 1]; n++)
+            *bound += pass_on(&w, back[n], 1, size, total, above, found);
+    }
+    free(total);
+    free(above);
+    free(found);
+    return failed;
+}
+
 /* ---- Fronts: pairs (cost, memory) of which no other is better in both ---- */
 
 typedef struct {

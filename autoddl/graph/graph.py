@@ -15,11 +15,10 @@ Operators and tensors (`operator`) know what of them is proportional to the batc
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, compress, count
+from itertools import compress, count
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 

@@ -25,12 +25,14 @@ each entry of each table, from which `reduced_costs` goes on to the variables th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._native.library import Wires, loops
 from .elimination import Elimination
 from .problem import ROUNDING, Choice, Table
 
@@ -117,19 +119,23 @@ class Messages:
         slots = [order.node[v] for v in self._variables] + [order.edges[a][b] for a, b in pairs]
         largest = {slot: _largest(state.tables[slot]) for slot in dict.fromkeys(slots)}
         self._never = 4 * sum(largest[slot] for slot in slots)
-        self._nodes = [self._possible(state.node[v]).astype(np.float64) for v in self._variables]
-        known: dict[int, tuple[Table, Table]] = {}  # slot -> its table and that turned
+        nodes = [self._possible(state.node[v]).astype(np.float64) for v in self._variables]
+        begins = _begins([len(scores) for scores in nodes])
+        scores, known = np.concatenate(nodes), dict[int, tuple[Table, Table]]()
+        self._nodes = [scores[a:b] for a, b in itertools.pairwise(begins)]
         self._edges: list[_Edge] = []
         self._later: list[list[_Edge]] = [[] for _ in self._variables]
         self._earlier: list[list[_Edge]] = [[] for _ in self._variables]
-        for a, b in pairs:
+        ends = [(position[a], position[b]) for a, b in pairs]
+        given = _begins([len(nodes[end]) for both in ends for end in both])
+        messages = np.zeros(given[-1])
+        views = [messages[a:b] for a, b in itertools.pairwise(given)]
+        for number, (a, b) in enumerate(pairs):
             slot = order.edges[a][b]
-            if slot not in known:
+            if slot not in known:  # the table and that turned
                 whole = np.ascontiguousarray(self._possible(state.tables[slot]), dtype=np.float32)
                 known[slot] = whole, np.ascontiguousarray(whole.T)
-            table, turned = known[slot]
-            given = np.zeros(len(table)), np.zeros(len(turned))
-            edge = _Edge(position[a], position[b], table, turned, *given)
+            edge = _Edge(*ends[number], *known[slot], *views[2 * number : 2 * number + 2])
             self._edges.append(edge)
             self._later[edge.first].append(edge)
             self._earlier[edge.second].append(edge)
@@ -137,6 +143,19 @@ class Messages:
             1 / max(len(later), len(earlier), 1)
             for later, earlier in zip(self._later, self._earlier, strict=True)
         ]
+        both = np.array(ends, dtype=np.int64).reshape(-1, 2)
+        self._wires = Wires(
+            scores,
+            begins,
+            np.array(self._part),
+            _begins([len(edges) for edges in self._later]),
+            _begins([len(edges) for edges in self._earlier]),
+            np.argsort(both[:, 1], kind="stable"),
+            both,
+            given[:-1].reshape(-1, 2),
+            np.array([[e.table.ctypes.data, e.turned.ctypes.data] for e in self._edges], np.int64),
+            messages,
+        )
 
     def _possible(self, table: Table) -> Table:
         return np.where(np.isfinite(table), table, self._never)
@@ -152,6 +171,11 @@ class Messages:
 
     def sweep(self) -> float:
         """Once there and back; no choice of these variables scores less than what it returns."""
+        compiled = loops()
+        return self._on_arrays() if compiled is None else compiled.sweep(self._wires)
+
+    def _on_arrays(self) -> float:
+        """`sweep` where the loops are not compiled."""
         # `ndarray.min` takes twice as long for small tables, the least along rows up to four times
         least_of = np.minimum.reduce
         for at, edges in enumerate(self._later):
@@ -249,6 +273,11 @@ class Messages:
         """The table of an edge less what it has sent, plus its share of its later end."""
         share = given[edge.second] * self._part[edge.second] - edge.to_second
         return edge.table - edge.to_first[:, None] + share
+
+
+def _begins(sizes: Sequence[int]) -> NDArray[np.int64]:
+    """Where each of so many entries begins, and the end of the last one."""
+    return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
 
 
 def _column(scores: Table) -> NDArray[np.float32]:

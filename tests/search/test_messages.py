@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from autoddl._native.library import loops
+from autoddl.search import messages
 from autoddl.search.elimination import eliminate
 from autoddl.search.messages import Messages, solve
 from autoddl.search.reduced_costs import ReducedCosts
@@ -27,6 +29,21 @@ def test_a_sweep_never_lowers_the_bound_and_no_choice_is_below_it():
         bounds = [among.sweep() for _ in range(10)]
         assert (np.diff(bounds) > -1e-6).all() and bounds[-1] <= least + 1e-6
         assert among.score(among.choose()) >= least - 1e-12
+
+
+@pytest.mark.skipif(loops() is None, reason="the loops were not compiled")
+def test_compiled_sweeps_and_those_on_arrays_give_the_same_bits(monkeypatch):
+    for problem in graphs():
+        state = eliminate(problem, 0.0, frozenset(range(problem.num_variables)))
+        compiled, arrays = Messages(state), Messages(state)
+        for _ in range(4):
+            bound = compiled.sweep()
+            with monkeypatch.context() as patched:
+                patched.setattr(messages, "loops", lambda: None)
+                assert arrays.sweep() == bound
+            assert compiled.through()[0] == arrays.through()[0]
+            own, other = (dict(among.through()[1]) for among in (compiled, arrays))
+            assert all(np.array_equal(table, other[slot]) for slot, table in own.items())
 
 
 @pytest.mark.parametrize("shape", ["chain", "forest"])
