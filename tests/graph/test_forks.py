@@ -1,7 +1,7 @@
 """Which uses of a tensor share a fork."""
 
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import baseline_plans
+from autoddl.planner.schemes import baseline_plans
 from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graphs import Builder, tied
