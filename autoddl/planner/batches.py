@@ -42,12 +42,14 @@ _WORTH_IT = 0.003  # of the cost: so much faster must another plan be able to be
 class Batches:
     """The searches for one plan.
 
-    counts: numbers of micro-batches to try, ascending
-    one:    the search at a given number and given blocks
+    counts:  numbers of micro-batches to try, ascending
+    one:     the search at a given number and given blocks
+    below_s: a plan that takes as long is of no use
     """
 
     counts: Sequence[int]
     one: FittedSearch
+    below_s: float = math.inf
     _failed: set[tuple[int, Blocks]] = field(default_factory=set)
     _first_fits: dict[tuple[Blocks, bool], int] = field(default_factory=dict)
     _best: Candidate | None = None
@@ -57,7 +59,7 @@ class Batches:
         return self.one.estimator
 
     def best(self, checkpointing: Checkpointing) -> Candidate | None:
-        """None if nothing fits. ValueError if all blocks are to be recomputed and there are none.
+        """None if nothing fast enough fits. ValueError if blocks are to be recomputed and none are.
 
         Ctrl-C ends the search with the best so far, if there is one. So does a budget of seconds,
         for which some plan is found first and then better ones.
@@ -108,12 +110,14 @@ class Batches:
                 "the model has no repeated blocks that could be recomputed; use "
                 "checkpointing='auto' or 'none'"
             )
+        if self.below_s < math.inf and self._free_s(self.counts[0]) >= self.below_s:
+            return None
         best: Candidate | None = None
         families: list[Blocks] = [self.blocks] if checkpointing == "all" else [()]
         if checkpointing != "all":
             first = self._first_fit(())
             if first == 0 or self._seems_near_free(first):
-                best = self._search(self.counts[first], math.inf, ())
+                best = self._search(self.counts[first], self.below_s, ())
                 if best is not None and (best.is_near_free or best.result.is_stopped):
                     return best
                 if best is None:
@@ -124,13 +128,13 @@ class Batches:
         known = -1
         while known < len(self.estimator.corrections):
             known = len(self.estimator.corrections)
-            beat_s = math.inf if best is None else self._worth(best, ())
+            beat_s = self._beat_s(best, ())
             estimates = [k for k in self._worth_search(families, beat_s) if k.key not in tried]
             tried |= {estimate.key for estimate in estimates}
             best = self._fastest(estimates, best, checkpointing)
             if best is not None and best.result.is_stopped:
                 return best
-        if best is not None:
+        if best is not None or self.below_s < math.inf:
             return best
         found = [self._first_found(blocks, self._first_fit(blocks)) for blocks in families]
         return min(filter(None, found), key=lambda f: f.seconds, default=None)
@@ -143,7 +147,7 @@ class Batches:
         The estimates learn what was found.
         """
         while estimates:
-            beat_s = math.inf if best is None else self._worth(best, estimates[0].blocks)
+            beat_s = self._beat_s(best, estimates[0].blocks)
             first = estimates.pop(0)
             most_s = estimates[0].seconds if estimates else math.inf
             estimate = self.estimator.estimate(*first.key, min(beat_s, most_s))
@@ -172,9 +176,13 @@ class Batches:
         """What can be recomputed: names are the same for every number of micro-batches."""
         return repeated_blocks(self.estimator.micro.graph(self.counts[0]))
 
+    def _free_s(self, parts: int) -> float:
+        """Without a memory limit; more micro-batches take no less, nor do blocks run again."""
+        return self.estimator.estimate(parts, (), 0.0).free_s
+
     def _seems_near_free(self, position: int) -> bool:
         parts = self.counts[position]
-        free_s = self.estimator.estimate(parts, (), 0.0).free_s
+        free_s = self._free_s(parts)
         estimate = self.estimator.estimate(parts, (), free_s * (1 + 2 * NEAR_FREE))
         return estimate.seconds <= estimate.free_s * (1 + NEAR_FREE) < math.inf
 
@@ -214,11 +222,13 @@ class Batches:
                 return found
         return None
 
-    def _worth(self, best: Candidate, blocks: Blocks) -> float:
+    def _beat_s(self, best: Candidate | None, blocks: Blocks) -> float:
         """Seconds that another plan, recomputing `blocks`, must stay below to be worth a search.
 
         With fewer blocks it may take less time than its bound says.
         """
+        if best is None:
+            return self.below_s
         gap = 0.0 if blocks else self.one.budget.gap
         return min(best.seconds * (1 - _WORTH_IT), best.seconds / (1 + gap))
 

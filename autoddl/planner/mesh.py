@@ -85,32 +85,29 @@ def plan_mesh(
     space: Space | None = None,
     prices: PairPrices | None = None,
     few: Few | None = None,
+    below_s: float = math.inf,
 ) -> MeshPlan:
     """The best plan found for a graph, or a stage's part of it, on `model`'s mesh.
 
     counts: numbers of micro-batches to try, ascending; few: strategies enough for a first plan
     space, prices: as `find_plan` has them; redistributions that have been priced on the mesh
-    Raises ValueError if nothing fits the memory, with what is missing.
+    below_s: a plan that takes as long is of no use
+    Raises ValueError if nothing fits the memory, with what is missing, or nothing is so fast.
     """
     started = time.perf_counter()
-    space = space or Space(split_channels=options.split_channels, zero=True)
-    if not options.zero:
-        space = dataclasses.replace(space, zero=False)
+    space = _space(space, options)
     algorithm, seed = find_algorithm(options.search), options.seed
     prices = prices or PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     overlaps = model.overlap and model.cluster.mesh.num_axes > 0
     estimator = Estimator(micro, model, space, prices, few=few)
     one = FittedSearch(estimator, algorithm, _budget(options), seed, options.restarts)
-    batches = Batches(counts, one)
+    batches = Batches(counts, one, math.inf if overlaps else below_s)
     best = batches.best(options.checkpointing)
     tried_two = False
     if best is not None and overlaps:
         search = Overlapped(one, () if options.in_flight else counts, model, [best])
         best, tried_two = search.search(), search.tried_two
-    pricer: BaselinePricer | None = None
-    if options.baselines and space.allowed is None and space.min_weight_shards == 1:
-        again = tried_again(batches.blocks, options.checkpointing)
-        pricer = BaselinePricer(micro, counts, model, seed, again)
+    pricer = _pricer(batches, micro, model, options) if _is_whole(space) else None
     is_late = best is not None and (one.is_over or best.result.end == "interrupted")
     rivals: tuple[Baseline, ...] = ()
     if pricer is not None and not is_late:
@@ -124,6 +121,8 @@ def plan_mesh(
         spent_s = time.perf_counter() - started
         stage = write_stage(nearest.found, seed, spent_s, nearest.record.name)
         return MeshPlan(stage, rivals)
+    if best is None and batches.below_s < math.inf:
+        raise ValueError(f"no plan takes less than {format_seconds(below_s)}")
     if best is None:
         least = smallest(batches, options.checkpointing)
         if least.excess_bytes > 0 or not algorithm.proves_bound:
@@ -137,6 +136,25 @@ def plan_mesh(
         best = least
     stage = write_stage(best, seed, time.perf_counter() - started)
     return MeshPlan(stage, rivals, best.result.cost <= best.result.free_cost * (1 + one.budget.gap))
+
+
+def _space(space: Space | None, options: PlanOptions) -> Space:
+    space = space or Space(split_channels=options.split_channels, zero=True)
+    return space if options.zero else dataclasses.replace(space, zero=False)
+
+
+def _is_whole(space: Space) -> bool:
+    """Whether the known schemes are in it."""
+    return space.allowed is None and space.min_weight_shards == 1
+
+
+def _pricer(
+    batches: Batches, micro: MicroBatches, model: CostModel, options: PlanOptions
+) -> BaselinePricer | None:
+    if not options.baselines:
+        return None
+    again = tried_again(batches.blocks, options.checkpointing)
+    return BaselinePricer(micro, batches.counts, model, options.seed, again)
 
 
 def plan_hinted(

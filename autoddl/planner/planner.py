@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -153,10 +154,10 @@ def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space
     failed: list[ValueError] = []
     deadline = Deadline.after(options.budget_seconds)
 
-    def at(shares: Shares) -> Plan | None:
+    def at(shares: Shares, below_s: float) -> Plan | None:
         own = replace(options, budget_seconds=deadline.budget_s(1 / TRIES))
         try:
-            return _on_one_mesh(graph, _by(model, shares), own, space)
+            return _on_one_mesh(graph, _by(model, shares), own, space, below_s)
         except ValueError as error:
             failed.append(error)
             return None
@@ -193,8 +194,9 @@ def _tell_of_groups_alone(graph: Graph, model: CostModel, options: PlanOptions, 
         if alone_s(alone.device, alone, graph) / alone.num_devices >= _ALONE * seconds:
             continue
         try:
-            found = figures(_on_one_mesh(graph, replace(model, cluster=alone), options))
-        except ValueError:
+            on_alone = replace(model, cluster=alone)
+            found = figures(_on_one_mesh(graph, on_alone, options, below_s=seconds))
+        except ValueError:  # nothing fits, or nothing is faster
             continue
         if found.iteration_s < seconds:
             _log.warning(
@@ -209,14 +211,19 @@ def _by(model: CostModel, shares: Shares) -> CostModel:
 
 
 def _on_one_mesh(
-    graph: Graph, model: CostModel, options: PlanOptions, space: Space | None = None
+    graph: Graph,
+    model: CostModel,
+    options: PlanOptions,
+    space: Space | None = None,
+    below_s: float = math.inf,
 ) -> Plan:
+    """below_s: as `plan_mesh` has it, where there are no hints."""
     held = options.in_flight or 1
     counts = micro_batch_counts(graph, options.micro_batches, held)
     micro = MicroBatches.of(graph, held)
     if options.hints:
         found, unhinted_s = plan_hinted(micro, counts, model, options, space)
     else:
-        found, unhinted_s = plan_mesh(micro, counts, model, options, space), None
+        found, unhinted_s = plan_mesh(micro, counts, model, options, space, below_s=below_s), None
     plan = Plan.on_one_mesh(found.stage, tuple(rival.record for rival in found.rivals))
     return replace(plan, hints=as_hints(options.hints), unhinted_s=unhinted_s)

@@ -323,7 +323,7 @@ def _rounded(wanted: Sequence[float], units: int) -> Shares:
 
 
 def best_shares(
-    at: Callable[[Shares], Found | None],
+    at: Callable[[Shares, float], Found | None],
     seconds: Callable[[Found], float],
     better: Callable[[Found], Shares],
     starts: Sequence[Sequence[float]],
@@ -331,26 +331,36 @@ def best_shares(
 ) -> tuple[Shares | None, dict[Shares, Found]]:
     """The shares whose plan is fastest (None: none fits), and all plans that were found.
 
-    at:     the plan at given shares, None if nothing fits there; () stands for even ones
+    at:     the plan at given shares, None if nothing that takes less than so many seconds fits
+            there; () stands for even ones
     better: the shares at which the strategies of a plan take least
     starts: of the turns; the last where those before it came to no better than even ones
     """
-    found: dict[Shares, Found | None] = {(): at(())}
-    for number, wanted in enumerate(starts):
-        if number == len(starts) - 1 and _fastest(found, seconds):
-            break
-        shares = _told(whole_shares(wanted, rows))
-        while shares not in found and len(found) < TRIES:
-            plan = found[shares] = at(shares)
+    found: dict[Shares, Found | None] = {}
+
+    def turns(shares: Shares) -> None:
+        """From a start, whose plan need not be the fastest, as long as each is the fastest yet."""
+        below_s = math.inf
+        while shares and shares not in found and len(found) < TRIES:
+            plan = found[shares] = at(shares, below_s)
             if plan is None:
-                break
+                return
+            below_s = _least(found, seconds)
             shares = _told(better(plan))
+
+    first = _told(whole_shares(starts[0], rows))
+    for wanted in starts[:-1] or starts:
+        turns(_told(whole_shares(wanted, rows)))
+    if () not in found:
+        found[()] = at((), _least(found, seconds))
+    if not _fastest(found, seconds):
+        turns(_told(whole_shares(starts[-1], rows)))
     fits, wanted = _fastest(found, seconds), starts[0]
-    while fits is not None and found[_told(whole_shares(starts[0], rows))] is None:
+    while fits is not None and found[first] is None:
         between = _told(whole_shares(_middle(fits or (1,) * len(wanted), wanted), rows))
         if between in found or len(found) >= TRIES:
             break
-        found[between] = at(between)
+        found[between] = at(between, _least(found, seconds))
         if _fastest(found, seconds) == between:
             fits = between
         else:
@@ -369,6 +379,10 @@ def _fastest(
 ) -> Shares | None:
     taken = {shares: seconds(plan) for shares, plan in plans.items() if plan is not None}
     return min(taken, key=lambda shares: (taken[shares], shares), default=None)
+
+
+def _least(plans: Mapping[Shares, Found | None], seconds: Callable[[Found], float]) -> float:
+    return min((seconds(plan) for plan in plans.values() if plan is not None), default=math.inf)
 
 
 def _told(shares: Shares) -> Shares:

@@ -240,15 +240,33 @@ def test_whole_shares_are_near_to_what_is_wanted():
 
 
 def test_shares_and_strategies_are_sought_in_turns():
-    """By strategies that want 5:3 from 2:1, and 3:2 from there; 3:2 is not the fastest."""
-    wants: dict[Shares, Shares] = {(2, 1): (5, 3), (5, 3): (3, 2), (3, 2): (5, 3)}
+    """By strategies that want 5:3 from 2:1, and 3:2 from there, which are not as fast."""
+    wants: dict[Shares, Shares] = {(2, 1): (5, 3), (5, 3): (3, 2), (3, 2): (4, 3)}
     takes: dict[Shares, float] = {(): 4.0, (2, 1): 3.0, (5, 3): 1.0, (3, 2): 2.0}
-    by_speed = (1.0, 0.5), (1.0, 0.5**0.5)
-    chosen, plans = best_shares(lambda s: s, takes.__getitem__, wants.__getitem__, by_speed, 48)
+    by_speed, asked = ((1.0, 0.5), (1.0, 0.5**0.5)), list[tuple[Shares, float]]()
+
+    def at(shares: Shares, below_s: float) -> Shares | None:
+        asked.append((shares, below_s))
+        return shares if takes[shares] < below_s else None
+
+    chosen, plans = best_shares(at, takes.__getitem__, wants.__getitem__, by_speed, 48)
     assert chosen == (5, 3)
-    assert list(plans) == [(), (2, 1), (5, 3), (3, 2)]
-    nothing = best_shares(lambda _: None, takes.__getitem__, wants.__getitem__, by_speed, 48)
+    assert list(plans) == [(2, 1), (5, 3)]
+    assert asked == [((2, 1), math.inf), ((5, 3), 3.0), ((3, 2), 1.0), ((), 1.0)]
+    nothing = best_shares(lambda *_: None, takes.__getitem__, wants.__getitem__, by_speed, 48)
     assert nothing == (None, {})
+
+
+def test_even_shares_that_are_the_fastest_are_found_after_others():
+    """And the turns begin again halfway from them."""
+    takes: dict[Shares, float] = {(): 1.0, (2, 1): 3.0, (7, 5): 0.5}
+    by_speed = (1.0, 0.5), (1.0, 0.5**0.5)
+    chosen, plans = best_shares(
+        lambda shares, below_s: shares if takes[shares] < below_s else None,
+        takes.__getitem__, lambda shares: shares, by_speed, 48,
+    )  # fmt: skip
+    assert chosen == (7, 5)
+    assert list(plans) == [(2, 1), (), (7, 5)]
 
 
 def tiny_cases(seed, count):

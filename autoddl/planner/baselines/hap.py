@@ -67,11 +67,13 @@ def _planned(
     space = Space(split_channels=options.split_channels, zero=True, one_axis=True)
     own = replace(options, baselines=False, hints=(), budget_seconds=None)
 
-    def at(shares: Shares) -> Plan | None:
+    def at(shares: Shares, below_s: float) -> Plan | None:
         cluster = model.cluster.with_shares(shares)
         padded = replace(cluster, collectives=cluster.collectives.even)
         try:
-            found = plan_mesh(micro, counts, replace(model, cluster=padded), own, space)
+            found = plan_mesh(
+                micro, counts, replace(model, cluster=padded), own, space, below_s=below_s
+            )
         except ValueError:
             return None
         return Plan.on_one_mesh(found.stage)
