@@ -4,7 +4,7 @@ export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 PYTHON_TORCH = .venv-torch/bin/python
 
-.PHONY: demo demo-torch test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-hidup-paper bench-kills bench-memory bench-memory-seconds bench-memory-torch bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-saving bench-search bench-table3 bench-truth bench-whale-box bench-whale-paper docs setup setup-torch clean
+.PHONY: demo demo-torch test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-hidup-paper bench-kills bench-memory bench-memory-seconds bench-memory-torch bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-race-torch bench-reshard bench-saving bench-search bench-table3 bench-truth bench-whale-box bench-whale-paper docs setup setup-torch clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -43,6 +43,10 @@ bench-bytes: setup
 # Our plan and every baseline in turns, in the box; needs root.
 bench-box: setup
 	$(PYTHON) -m benchmarks.race
+
+# The same on PyTorch, against DDP, FSDP2 and DTensor's tensor parallelism; needs root.
+bench-race-torch: setup-torch
+	$(PYTHON_TORCH) -m benchmarks.torch_race --recalibrate
 
 # Faults put into training jobs: how each ends, and what it says; 412 of them, 15 s each (needs root and nftables)
 bench-faults: setup

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import oneflow as flow
-
 from autoddl.runtime.comm.groups import Groups
 from autoddl.tools.box.counters import LinkBytes, read_own_link
 
@@ -88,7 +86,8 @@ class Meter:
         self.readings.append(values)
 
     def _meet(self) -> None:
-        self._world.all_reduce(flow.zeros(1)).numpy()
+        backend = self.groups.backend
+        backend.to_numpy(self._world.all_reduce(backend.zeros((1,), "float32")))
 
     def _timed_meeting(self) -> float:
         started = time.perf_counter()
