@@ -15,6 +15,8 @@ ROWS, WIDTH = 4, 6
 ONES = torch.ones(WIDTH)
 FEW = torch.tensor([-1, 0, -2])
 SEEN = torch.ones(2, 2, dtype=torch.bool)
+TAPS = torch.arange(24.0).reshape(2, 3, 2, 2) / 10
+FORMS = torch.arange(18.0).reshape(2, 3, 3) / 10
 
 
 def images(y):
@@ -48,6 +50,24 @@ def of_a_view(z, y):
     z.view(-1)[::2].mul_(3)
 
 
+def smoothed(y):
+    """In the mean over those that count, and each by itself."""
+    labels = (y[:, 0] > 0).long()
+    classes, wanted = images(y).transpose(1, 3), (images(y)[:, 0, :, :1] > 0).long()
+    each = F.cross_entropy(classes, wanted, label_smoothing=0.1, reduction="none")
+    return F.cross_entropy(y, labels, label_smoothing=0.2, ignore_index=1) * each.flatten(1)
+
+
+def upsampled(y):
+    wide = F.conv_transpose1d(y.reshape(-1, 2, 3), TAPS[:, :, 0], dilation=2)
+    return (
+        F.conv_transpose2d(
+            y.reshape(-1, 2, 1, 3), TAPS, ONES, stride=2, padding=1, output_padding=1, groups=2
+        ).sum()
+        + wide
+    )
+
+
 def as_numbers(x):
     return (x * 10).long()
 
@@ -76,6 +96,16 @@ FUNCTIONS = {
     "mixed": lambda y: torch.addcmul(y, y, y, value=2) + torch.lerp(y, y * y, 0.3),
     "gated": lambda y: F.glu(y) + torch.diff(y)[:, :3] + F.softshrink(y)[:, :3],
     "losses": lambda y: F.huber_loss(y, y * y) + F.cosine_similarity(y, y * y, dim=1),
+    "smoothed": smoothed,
+    "xlogy": lambda y: torch.xlogy(F.relu(y), y) + torch.xlogy(y * 0, y.abs() + 1) + F.kl_div(
+        F.log_softmax(y, 1), F.softmax(y.detach(), 1), reduction="none"),
+    "distances": lambda y: F.pairwise_distance(y, y * y)[:, None] + torch.cdist(
+        images(y)[:, 0], images(y)[:, 0] + 2).flatten(1) @ torch.ones(4, WIDTH),
+    "many_distances": lambda y: torch.cdist(y.repeat(1, 5)[..., None], 9 - y[..., None]),
+    "buckets": lambda y: y * torch.bucketize(y, ONES.cumsum(0) / 4) + y * torch.searchsorted(
+        ONES.cumsum(0) - 3, y.detach().round(), side="right"),
+    "weight_norm": lambda y: y[:, :3] * torch._weight_norm(images(y)[0, 0], y[:2, :1], 0).sum(0),
+    "bilinear": lambda y: F.bilinear(y[:, :3], y[:, 3:], FORMS, ONES[:2]),
     # places
     "rows": lambda y: y[torch.arange(y.shape[0]), (y.sum(1) > 0).long()],
     "outer": lambda y: y[torch.arange(y.shape[0])[:, None], torch.tensor([0, 2])[None]],
@@ -107,6 +137,11 @@ FUNCTIONS = {
     "cut": lambda y: F.pad(y, (-1, 2)),
     "resized": lambda y: F.interpolate(images(y), (4, 6)) + F.interpolate(
         images(y), scale_factor=2.0, mode="bilinear"),
+    "around": lambda y: F.pad(images(y), (1, 2, 0, 1), "circular") + 0 * y.sum(),
+    "upsampled": upsampled,
+    "largest_of_areas": lambda y: F.adaptive_max_pool2d(images(y), (1, 3)),
+    "bags": lambda y: F.embedding_bag((y[:, :3] > 0).long(), y[:2], mode="mean") + F.embedding_bag(
+        (y[:, :2] < 0).long(), y[:2], mode="sum", per_sample_weights=y[:, 4:]),
     "patches": lambda y: F.fold(F.unfold(images(y), (2, 2)).square(), (2, 3), (2, 2)),
     "shuffled": lambda y: F.pixel_shuffle(y.reshape(-1, 6, 1, 1)[:, :4], 2),
     "batch": lambda y: y + torch.arange(y.shape[0])[:, None] * 0.1,

@@ -176,6 +176,19 @@ def power(e: GraphBuilder, a: Args) -> Ref:
     return _two(e, "broadcast_pow", a["self"], a["exponent"], a["out"])
 
 
+@aten("xlogy")
+def xlogy(e: GraphBuilder, a: Args) -> Ref:
+    """self log other, and 0 where self is, whatever the other is."""
+    if not (is_tensor(a["self"]) and is_tensor(a["other"])):
+        raise Unknown("xlogy of a number")
+    x, y, shape = e.ref(a["self"]), e.ref(a["other"]), a["out"][0]
+    none = e.op("scalar_logical_equal", [x], x.shape, "bool", operand=0)
+    unknown = e.op("scalar_logical_less_equal", [y], y.shape, "bool", operand=0)
+    neither = e.op("broadcast_logical_and", [none, unknown], shape, "bool")
+    logs = e.same("log", e.op("masked_fill", [e.expanded(y, shape), neither], shape, operand=1.0))
+    return _two(e, "broadcast_mul", x, logs, a["out"])
+
+
 @aten("maximum", "minimum")
 def extremum(e: GraphBuilder, a: Args) -> Ref:
     return _two(e, f"broadcast_{a['name']}", a["self"], a["other"], a["out"])

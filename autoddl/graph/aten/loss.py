@@ -45,9 +45,24 @@ def cross_entropy(e: GraphBuilder, a: Args) -> Ref:
         shares = e.op("broadcast_mul", [logs, _classes_last(e, target)], x.shape)
         each = e.same("negative", e.sum(shares, (-1,)))
         return _reduced(e, each, a["reduction"])
-    if a["label_smoothing"]:
-        raise Unknown("cross_entropy with label_smoothing")
-    return _nll(e, logs, a)
+    if not a["label_smoothing"]:
+        return _nll(e, logs, a)
+    if a["weight"] is not None:
+        raise Unknown("cross_entropy with label_smoothing and weights")
+    return _smooth(e, logs, target, a)
+
+
+def _smooth(e: GraphBuilder, logs: Ref, target: Ref, a: Args) -> Ref:
+    """Of each class the label has its share besides, of those that do not count nothing."""
+    share, classes = a["label_smoothing"], logs.shape[-1]
+    outputs = [(target.shape, logs.dtype)] * 2
+    each, counts = e.several("nll", [logs, target], outputs, ignore_index=a["ignore_index"])
+    others = e.same("scalar_mul", e.sum(logs, (-1,)), operand=-share / classes)
+    others = e.op("broadcast_mul", [others, counts], each.shape)
+    each = e.op("add_n", [e.same("scalar_mul", each, operand=1 - share), others], each.shape)
+    if a["reduction"] != _MEAN or not each.ndim:
+        return _reduced(e, each, a["reduction"])
+    return e.op("broadcast_div", [e.sum(each, ()), e.sum(counts, ())], ())
 
 
 @aten("nll_loss", "nll_loss_nd", "nll_loss2d")

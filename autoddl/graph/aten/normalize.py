@@ -50,6 +50,17 @@ def group_norm(e: GraphBuilder, a: Args) -> Ref:
     return y
 
 
+@aten("_weight_norm_interface", "_weight_norm")
+def weight_norm(e: GraphBuilder, a: Args) -> Any:
+    """g v / |v|, with the norm over all dims but `dim`."""
+    v, dim = e.ref(a["v"]), a["dim"] % e.ref(a["v"]).ndim
+    others = [d for d in range(v.ndim) if d != dim]
+    norms = e.same("sqrt", e.sum(e.same("square", v), others, keep=True))
+    scale = e.op("broadcast_div", [a["g"], norms], norms.shape)
+    w = e.op("broadcast_mul", [v, scale], v.shape)
+    return w if a["name"] == "_weight_norm" else (w, None)
+
+
 def _area(x: Ref) -> int:
     found = 1
     for n in x.shape[2:]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..builder import GraphBuilder, Ref, Unknown, left, product
+from ..builder import GraphBuilder, Ref, Unknown, broadcast, left, product
 from .table import Args, aten
 
 
@@ -27,6 +27,52 @@ def norm(e: GraphBuilder, a: Args) -> Ref:
         raise Unknown(f"a norm of order {order}")
     x = e.cast(a["self"], a["out"][1])
     return _root(e, e.sum(e.same("square", x), _all_dims(e, a), bool(a.get("keepdim"))))
+
+
+@aten("pairwise_distance")
+def distance(e: GraphBuilder, a: Args) -> Ref:
+    """Of the last dim, less a little that keeps it from 0."""
+    x = e.ref(a["x1"])
+    apart = e.op("broadcast_sub", [x, a["x2"]], broadcast(x.shape, e.ref(a["x2"]).shape))
+    apart = e.same("scalar_add", apart, operand=a["eps"])
+    return norm(e, {**a, "self": apart, "dim": -1, "out": a["out"]})
+
+
+# Rows: ATen's own limit, beyond which it takes the product, which rounds otherwise.
+_FEW_ROWS = 25
+
+
+@aten("_cdist_forward", "cdist")
+def distances(e: GraphBuilder, a: Args) -> Ref:
+    """Between all rows x [..., n, d] and y [..., m, d]."""
+    x, y, (shape, _) = e.ref(a["x1"]), e.ref(a["x2"]), a["out"]
+    if a["p"] != 2:
+        raise Unknown(f"distances with p={a['p']}")
+    if max(x.shape[-2], y.shape[-2]) <= _FEW_ROWS:
+        one = e.reshaped(x, (*x.shape[:-1], 1, x.shape[-1]))
+        other = e.reshaped(y, (*y.shape[:-2], 1, *y.shape[-2:]))
+        apart = e.op("broadcast_sub", [one, other], (*shape, x.shape[-1]))
+        return _root(e, e.sum(e.same("square", apart), (-1,)))
+    both = e.same("scalar_mul", e.product(x, y, transpose_b=True), operand=-2)
+    squares = e.sum(e.same("square", x), (-1,), keep=True)
+    others = e.sum(e.same("square", y), (-1,))
+    others = e.reshaped(others, (*others.shape[:-1], 1, others.shape[-1]))
+    found = e.op("broadcast_add", [both, squares], shape)
+    found = e.op("broadcast_add", [found, others], shape)
+    return _root(e, e.same("clip_by_scalar_min", found, floating_min=0.0))
+
+
+@aten("bucketize", "searchsorted")
+def bucketize(e: GraphBuilder, a: Args) -> Ref:
+    """How many of the ascending boundaries are less than each element, or no greater."""
+    x = e.ref(a["self"])
+    bounds = e.ref(a["boundaries"] if "boundaries" in a else a["sorted_sequence"])
+    if bounds.ndim != 1 or a.get("sorter") is not None:
+        raise Unknown("a search in several sequences, or in one that is not in order")
+    kind = "greater_equal" if a["right"] or a.get("side") == "right" else "greater"
+    wide = e.reshaped(x, (*x.shape, 1))
+    above = e.op(f"broadcast_{kind}", [wide, bounds], (*x.shape, *bounds.shape), "bool")
+    return e.cast(e.sum(e.cast(above, "int64"), (-1,)), a["out"][1])
 
 
 def _root(e: GraphBuilder, x: Ref) -> Ref:

@@ -187,6 +187,21 @@ def triangle(e: GraphBuilder, a: Args) -> Ref:
     return e.same(a["name"], a["self"], diagonal=a["diagonal"])
 
 
+def _circular(e: GraphBuilder, x: Ref, sizes: tuple[int, ...]) -> Ref:
+    """Each dim goes on with its other end."""
+    for i in range(0, len(sizes), 2):
+        before, after, dim = sizes[i], sizes[i + 1], x.ndim - 1 - i // 2
+        size = x.shape[dim]
+        if min(before, after) < 0:
+            raise Unknown("circular padding that takes away")
+        ends = [(size - before, before), (0, size), (0, after)]
+        parts = [e.narrowed(x, dim, start, length) for start, length in ends if length]
+        if len(parts) > 1:
+            shape = (*x.shape[:dim], before + size + after, *x.shape[dim + 1 :])
+            x = e.op("concat", parts, shape, axis=dim)
+    return x
+
+
 @aten("constant_pad_nd", "pad")
 def pad(e: GraphBuilder, a: Args) -> Ref:
     """Padding with one value; `padding` counts from the last dim."""
@@ -195,6 +210,8 @@ def pad(e: GraphBuilder, a: Args) -> Ref:
     if mode in ("reflect", "replicate") and len(sizes) in (2, 4):
         kind = f"{'reflection' if mode == 'reflect' else 'replication'}_pad{len(sizes) // 2}d"
         return e.op(kind, [x], a["out"][0], padding=sizes)
+    if mode == "circular":
+        return _circular(e, x, sizes)
     if mode != "constant":
         raise Unknown(f"padding with mode={mode!r}")
     for i, n in enumerate(sizes):

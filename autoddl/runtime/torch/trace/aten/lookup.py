@@ -27,6 +27,22 @@ def embedding(e: Emitter, a: Args) -> Ref:
     )  # fmt: skip
 
 
+@aten("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(e: Emitter, a: Args) -> Any:
+    """Sums or means of equally long bags of rows, as `torch.nn.EmbeddingBag` of [bags, length]."""
+    indices, bags = e.ref(a["indices"]), a["out"][0][0][0]
+    length = indices.shape[0] // bags if bags else 0
+    if _whole(e, a["offsets"], length * bags, length) is None or a["include_last_offset"]:
+        raise Unknown("an EmbeddingBag of bags that are not equally long")
+    if a["mode"] not in (0, 1) or a["padding_idx"] >= 0:
+        raise Unknown("an EmbeddingBag with mode='max' or a padding_idx")
+    each = embedding(e, {**a, "indices": e.reshaped(indices, (bags, length))})
+    if a["per_sample_weights"] is not None:
+        weights = e.reshaped(a["per_sample_weights"], (bags, length, 1))
+        each = e.op("broadcast_mul", [each, weights], each.shape)
+    return (e.mean(each, (1,)) if a["mode"] else e.sum(each, (1,))), None, None, None
+
+
 @aten("index_select")
 def index_select(e: Emitter, a: Args) -> Ref:
     return e.op("gather", [a["self"], a["index"]], *a["out"], axis=a["dim"])
@@ -42,16 +58,17 @@ def _from_start(e: Emitter, indices: Any, size: int) -> Ref:
     return e.op("where", [low, e.same("scalar_add", x, operand=size), x], x.shape, x.dtype)
 
 
-def _whole(e: Emitter, index: Any, size: int) -> int | None:
-    """The dim, counted from the last, along which an index is 0, 1, ... size - 1."""
+def _whole(e: Emitter, index: Any, size: int, step: int = 1) -> int | None:
+    """The dim, counted from the last, along which an index is 0, step, ... size - step."""
     if isinstance(index, Ref):
         return None
     value = index.values[1] if isinstance(index, Varying) else index
     dims = [d - value.ndim for d, n in enumerate(value.shape) if n > 1]
     if isinstance(index, Varying):
-        counts = index.step(e.batch) == size and int(value.flatten()[1]) == 1
+        counts = index.step(e.batch) == size and int(value.flatten()[1]) == step
     else:
-        counts = torch.equal(value.flatten(), torch.arange(int(size), dtype=value.dtype))
+        wanted = torch.arange(0, int(size), max(step, 1), dtype=value.dtype)
+        counts = torch.equal(value.flatten(), wanted)
     return dims[0] if counts and len(dims) == 1 else None
 
 

@@ -69,6 +69,16 @@ def einsum(e: Emitter, a: Args) -> Ref:
     return e.permuted(x, [names.index(c) for c in out])
 
 
+@aten("_trilinear")
+def bilinear(e: Emitter, a: Args) -> Ref:
+    """As `torch.nn.Bilinear` calls it: rows of two tensors by a matrix for each feature."""
+    dims = [tuple(a[name]) for name in ("expand1", "expand2", "expand3", "sumdim")]
+    if dims != [(1, 3), (0,), (1, 2), (2, 3)]:
+        raise Unknown(f"a product of three tensors stretched along {dims}")
+    tensors = [a["i1"], a["i2"], a["i3"]]
+    return einsum(e, {"equation": "bi,kij,bj->bk", "tensors": tensors})
+
+
 def _without(e: Emitter, x: Ref, names: str, wanted: set[str]) -> tuple[Ref, str]:
     """The sum over the dims that nobody wants."""
     gone = [d for d, c in enumerate(names) if c not in wanted]
@@ -180,10 +190,10 @@ def _dropping(e: Emitter, a: Args, q: Ref, k: Ref, v: Ref, mask: Any, causal: bo
 
 @aten("conv1d", "conv2d", "conv3d", "convolution")
 def conv(e: Emitter, a: Args) -> Ref:
+    if a.get("transposed"):
+        return transposed_conv(e, a)
     x, weight = e.ref(a["input"]), e.ref(a["weight"])
     dims = x.ndim - 2
-    if a.get("transposed"):
-        raise Unknown("a transposed convolution")
     padding, taps = (
         a["padding"],
         [(n - 1) * d for n, d in zip(weight.shape[2:], _each(a["dilation"], dims), strict=True)],
@@ -196,6 +206,20 @@ def conv(e: Emitter, a: Args) -> Ref:
         f"conv{dims}d", [x, weight], a["out"][0], strides=_each(a["stride"], dims),
         padding_before=_each(padding, dims), dilation_rate=_each(a["dilation"], dims),
         groups=a["groups"], kernel_size=tuple(weight.shape[2:]), filters=weight.shape[0],
+        data_format="channels_first",
+    )  # fmt: skip
+    return y if a["bias"] is None else e.op("bias_add", [y, a["bias"]], y.shape, axis=1)
+
+
+@aten("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def transposed_conv(e: Emitter, a: Args) -> Ref:
+    x, weight = e.ref(a["input"]), e.ref(a["weight"])
+    dims = x.ndim - 2
+    y = e.op(
+        f"deconv{dims}d", [x, weight], a["out"][0], strides=_each(a["stride"], dims),
+        padding_before=_each(a["padding"], dims), dilation_rate=_each(a["dilation"], dims),
+        output_padding=_each(a["output_padding"], dims), groups=a["groups"],
+        kernel_size=tuple(weight.shape[2:]), filters=weight.shape[1] * a["groups"],
         data_format="channels_first",
     )  # fmt: skip
     return y if a["bias"] is None else e.op("bias_add", [y, a["bias"]], y.shape, axis=1)
@@ -241,6 +265,14 @@ def adaptive_avg_pool(e: Emitter, a: Args) -> Ref:
     dims = int(a["name"][-2])
     size = tuple(map(int, a["out"][0][-dims:]))
     return e.op(f"adaptive_avg_pool{dims}d", [a["self"]], a["out"][0], output_size=size)
+
+
+@aten("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+def adaptive_max_pool(e: Emitter, a: Args) -> Any:
+    """The places of the largest are not given."""
+    shape = a["out"][0][0]
+    size = tuple(map(int, shape[2:]))
+    return e.op(f"adaptive_max_pool{len(size)}d", [a["self"]], shape, output_size=size), None
 
 
 _RESIZED = {
