@@ -27,7 +27,7 @@ from ...runtime.measure.measured import BUDGET_S, Limits
 from ...runtime.measure.record import Machine, Record, record_path
 from ...runtime.measure.schedule import KINDS, MAX_BYTES, SENDING, message_sizes, schedule
 from ...sbp.mesh import Mesh
-from .machine import fit_record, machine_of
+from .machine import check_kinds, fit_record, machine_of, with_kinds
 from .progress import Reporter, relayed
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class CalibrateJob:
     repeats, confidence, precision, budget_s, call_s: see runtime.measure.measured.Limits
     model:   time this model's operators, too; batch: of the whole job, as in training
     back_end: "oneflow" or "torch"; None for the model's, or OneFlow
+    device_from: a machine file with the device; of several, each has the hosts of one kind
     timeout_s: how long a host may be silent
     """
 
@@ -61,7 +62,7 @@ class CalibrateJob:
     budget_s: float = BUDGET_S
     call_s: float = 2.0
     timeout_s: float = 60.0
-    device_from: str | None = None
+    device_from: tuple[str, ...] = ()
     point_to_point: bool = True
     model: str | None = None
     batch: int | None = None
@@ -86,8 +87,22 @@ class CalibrateJob:
             raise ValueError(f"--output {self.output}: the folder does not exist; make it first")
         if self.batch is not None and self.model is None:
             raise ValueError("--batch is of a model; give --model, too")
-        if self.device_from is not None:
-            Cluster.load(self.device_from)
+        if len(self.kinds) > 1 and self.model is not None:
+            raise ValueError(
+                "--model times operators on all hosts at once; where these are of several kinds, "
+                "give it where each kind is calibrated by itself"
+            )
+
+    @property
+    def kinds(self) -> tuple[Cluster, ...]:
+        """The machine files of `device_from`."""
+        return tuple(map(Cluster.load, self.device_from))
+
+    def checked(self, mesh: Mesh) -> Mesh:
+        """The mesh that is measured; ValueError unless the kinds of hosts make it."""
+        if len(self.kinds) > 1:
+            check_kinds(self.kinds, mesh.nodes, mesh.gpus_per_node)
+        return mesh
 
     @property
     def limits(self) -> Limits:
@@ -102,6 +117,8 @@ class CalibrateJob:
             option = OPTIONS.get(field.name, f"--{field.name.replace('_', '-')}")
             if field.name == "point_to_point":
                 words += [] if value else ["--no-point-to-point"]
+            elif isinstance(value, tuple):
+                words += [word for one in value for word in (option, one)]
             elif value is not None and value != field.default:
                 words += [option, str(value)]
         return words
@@ -121,7 +138,7 @@ def calibrate(job: CalibrateJob) -> int:
     if world_size() > 1:
         calibrate_rank(job)
         return 0
-    mesh = Mesh(job.nodes or 1, job.gpus_per_node or 1)
+    mesh = job.checked(Mesh(job.nodes or 1, job.gpus_per_node or 1))
     schedule(mesh, message_sizes(job.max_bytes, job.factor))
     path = record_path(job.output)
     if path.exists():
@@ -162,7 +179,7 @@ def mesh_of(job: CalibrateJob, meeting: Meeting) -> Mesh:
             f"{nodes} nodes x {gpus} processes are not the {world_size()} processes of this job; "
             "give --nodes and --gpus-per-node as they were started"
         )
-    return Mesh(nodes, gpus)
+    return job.checked(Mesh(nodes, gpus))
 
 
 def measured_record(job: CalibrateJob, own: Framework, mesh: Mesh, meeting: Meeting) -> Record:
@@ -200,7 +217,7 @@ def measured_record(job: CalibrateJob, own: Framework, mesh: Mesh, meeting: Meet
             start,
             path,
             job.limits,
-            job.device_from is None,
+            not job.device_from,
             None if job.model is None else own.trace_entry(job.model, job.batch),
             reporter,
             meeting.task,
@@ -232,8 +249,11 @@ def write_machine(record: Record, job: CalibrateJob) -> Cluster:
         if not timing.is_done:
             timing.finish(record.confidence)
     fit = fit_record(record)
-    device = None if job.device_from is None else Cluster.load(job.device_from).device
-    cluster = machine_of(record, fit, device)
+    kinds = job.kinds
+    cluster = machine_of(record, fit, kinds[0].device if kinds else None)
+    if len(kinds) > 1:
+        check_kinds(kinds, record.nodes, record.gpus_per_node)
+        cluster = with_kinds(cluster, kinds)
     cluster.save(job.output)
     plotted = plot_beside(job.output, fit, cluster)
     missing = [] if plotted else ["no plot: that needs matplotlib"]

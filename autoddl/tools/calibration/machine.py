@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...cluster.link import Calibration, Link, Range
-from ...cluster.spec import Cluster, Curve, Device, OperatorTimes
+from ...cluster.spec import Cluster, Curve, Device, HostGroup, OperatorTimes
 from ...runtime.measure.measured import known_to
 from ...runtime.measure.record import BesideTimes, DeviceTimes, Record, Timing
 from ...runtime.measure.schedule import Point
@@ -82,6 +82,36 @@ def machine_of(record: Record, fit: Fit, device: Device | None = None) -> Cluste
         ),
         lines=fit_lines({p: t.median_s for p, t in done.items()}),
     )
+
+
+def check_kinds(kinds: Sequence[Cluster], nodes: int, gpus_per_node: int) -> None:
+    """ValueError unless the machines, each of hosts that are alike, make one of this shape."""
+    for kind in kinds:
+        if kind.groups or kind.gpus_per_node != gpus_per_node:
+            raise ValueError(
+                f"{kind.name} must have hosts of one kind with {gpus_per_node} devices each, to be "
+                f"a part of this machine; it has {len(kind.groups) or 1} and {kind.gpus_per_node}"
+            )
+    if sum(kind.nodes for kind in kinds) != nodes:
+        hosts = " + ".join(str(kind.nodes) for kind in kinds)
+        raise ValueError(f"the files of --device-from have {hosts} hosts, this machine {nodes}")
+
+
+def with_kinds(cluster: Cluster, kinds: Sequence[Cluster]) -> Cluster:
+    """The machine with the hosts of each kind, in the order of their ranks, as a group.
+
+    A group has the devices, and the links inside its hosts, of its own machine file; the links
+    between hosts are those that were measured on all together.
+    """
+    own = ("device.", "intra.")
+    groups = tuple(
+        HostGroup(
+            kind.name, kind.nodes, kind.device, kind.intra,
+            sources={name: why for name, why in kind.sources.items() if name.startswith(own)},
+        )
+        for kind in kinds
+    )  # fmt: skip
+    return dataclasses.replace(cluster, groups=groups)
 
 
 def _links(

@@ -43,7 +43,12 @@ from .options import examples, reads
 )
 @click.option("--max-call", "call_s", type=float, help="Seconds of one collective (default 2).")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds a host may be silent (60).")
-@click.option("--device-from", metavar="FILE", help="Take the device from this machine file.")
+@click.option(
+    "--device-from",
+    metavar="FILE",
+    multiple=True,
+    help="Take the device from this machine file; of several, each for the hosts of one kind.",
+)
 @click.option(
     "--back-end",
     type=click.Choice(["oneflow", "torch"]),
@@ -73,14 +78,15 @@ def calibrate(quick: bool, only_refit: bool, **options: Any) -> None:
 
     given = {name: value for name, value in options.items() if value is not None}
     job = CalibrateJob(**{**(QUICK if quick else {}), **given})
-    check_apart(
-        reads(device_from=job.device_from, model=job.model),
-        **{
-            "output": job.output,
-            "output's measurements": str(record_path(job.output)),
-            "output's plot": str(plot_path(job.output)),
-        },
-    )
+    for device_from in job.device_from or (None,):
+        check_apart(
+            reads(device_from=device_from, model=job.model),
+            **{
+                "output": job.output,
+                "output's measurements": str(record_path(job.output)),
+                "output's plot": str(plot_path(job.output)),
+            },
+        )
     if only_refit:
         refit(job)
         return

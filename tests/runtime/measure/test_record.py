@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from autoddl.cluster.spec import Cluster
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
 from autoddl.runtime.measure.measured import Limits, estimate, is_over, stop, why_not
 from autoddl.runtime.measure.record import (
     BesideTimes,
@@ -19,6 +21,7 @@ from autoddl.runtime.measure.record import (
 from autoddl.runtime.measure.schedule import Point, Shape
 from autoddl.tools.calibration.calibrate import CalibrateJob, refit
 from autoddl.tools.calibration.machine import fit_record, machine_of
+from tests.graphs import mlp
 from tests.runtime.measure.synthetic import medians
 
 HERE = Machine(("a", "b"), "a processor", 4)
@@ -136,6 +139,37 @@ def test_without_a_device_the_machine_file_needs_one_given():
     made = machine_of(record, fit, given)
     assert "--device-from" in made.sources["device.memory_bytes"]
     assert Cluster.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_hosts_of_several_kinds_are_groups_with_the_devices_of_their_own_files(tmp_path):
+    """Each kind calibrated alone, then all together; planned with, the fast hosts get more."""
+    alone = dataclasses.replace(machine_of(whole(), fit_record(whole())), nodes=1)
+    slow = dataclasses.replace(alone.device, flops_per_s={"float32": 1e9}, efficiency={})
+    kinds = {"fast": alone.device, "slow": slow}
+    for name, device in kinds.items():
+        own = dataclasses.replace(alone, name=name, device=device)
+        own.save(tmp_path / f"{name}.json")
+    files = tuple(str(tmp_path / f"{name}.json") for name in kinds)
+    record = whole()
+    record.device = None
+    job = CalibrateJob(output=str(tmp_path / "two.json"), device_from=files)
+    record.save(record_path(job.output))
+    refit(job)
+    cluster = Cluster.load(job.output)
+    assert [(g.name, g.nodes, g.device) for g in cluster.groups] == [
+        (name, 1, device) for name, device in kinds.items()
+    ]
+    assert all(group.intra == alone.intra for group in cluster.groups)
+    assert "device.launch_s" in cluster.groups[1].sources
+    plan = find_plan(mlp(64, (256, 1024, 256)), cluster, PlanOptions(baselines=False))
+    assert plan.stage.shares[0] > plan.stage.shares[-1]
+    assert job.words()[-4:] == ["--device-from", files[0], "--device-from", files[1]]
+    with pytest.raises(ValueError, match=r"have 1 \+ 1 \+ 1 hosts, this machine 2"):
+        refit(dataclasses.replace(job, device_from=(*files, files[0])))
+    with pytest.raises(ValueError, match="hosts of one kind with 2 devices each"):
+        refit(dataclasses.replace(job, device_from=(files[0], job.output)))
+    with pytest.raises(ValueError, match="where each kind is calibrated by itself"):
+        dataclasses.replace(job, model="gpt_small")
 
 
 def test_a_machine_of_one_host_says_that_nothing_was_measured_between_hosts():
