@@ -147,7 +147,7 @@ DIVIDED = (
     "wide", "gpt", "dlrm", "vgg13_small", "alexnet", "vgg13", "vit", "moe-8-top-2", "moe-6-top-1",
     "recurrent", "llama", "universal", "structured", "density", "cswin",
 )  # fmt: skip
-WHOLE = ("convnet", "densenet")  # whose BatchNorm takes the whole batch, which is not cut
+WHOLE = ("convnet",)  # whose BatchNorm takes the whole batch, which is not cut
 
 
 def uneven():

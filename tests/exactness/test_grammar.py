@@ -21,6 +21,12 @@ from tests.exactness.grammar import GrammarModel, loss  # noqa: E402
 from tests.runtime.random_plans import cluster_of, random_plan, with_zero  # noqa: E402
 
 SHAPES = ((1, 2), (2, 2), (1, 4), (3, 1), (2, 3))
+# Hosts, devices of each, and shares of the hosts; those that divide a model's rows are drawn from.
+UNEVEN = (
+    (2, 1, (2, 1)), (2, 1, (3, 1)), (2, 2, (3, 1)), (2, 2, (2, 1)), (2, 2, (5, 1)), (2, 2, (7, 1)),
+    (4, 1, (5, 2, 1, 1)), (3, 1, (2, 1, 1)), (4, 1, (3, 1, 1, 1)), (4, 1, (2, 1)), (2, 1, (4, 3)),
+    (4, 1, (3, 2, 1, 1)), (2, 2, (8, 5)),
+)  # fmt: skip
 STEPS, LIMIT = 3, 1e-8
 
 
@@ -42,12 +48,15 @@ def plans(graph, where, seed, parts):
             yield make(1)
 
 
-def check(seed, folder) -> Counter:
+def check(seed, folder, uneven=False) -> Counter:
     """What its plans have come to: all that train train as one process does."""
     rng = random.Random(31 * seed + 1)
     where, parts = cluster_of(*rng.choice(SHAPES)), rng.choice((1, 1, 2, 3))
     flow.manual_seed(seed)
     model = GrammarModel(seed)
+    if uneven:
+        nodes, gpus, shares = rng.choice([s for s in UNEVEN if model.rows % sum(s[2]) == 0])
+        where = cluster_of(nodes, gpus).with_shares(shares)
     traced = trace_with_state(model, *model.batch(0), loss=loss)
     graph = in_numpy.in_float64(traced.graph, folder / "graph.json")
     params, buffers = (
@@ -91,3 +100,12 @@ def test_many_models_by_grammar(tens, tmp_path):
     found = sum((check(seed, tmp_path) for seed in range(10 * tens, 10 * tens + 10)), Counter())
     print(found)
     assert found["equal"] >= 15 and found["split"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("tens", range(20))
+def test_many_models_by_grammar_in_uneven_shares(tens, tmp_path):
+    seeds = range(10 * tens, 10 * tens + 10)
+    found = sum((check(seed, tmp_path, uneven=True) for seed in seeds), Counter())
+    print(found)
+    assert found["equal"] >= 10 and found["split"]

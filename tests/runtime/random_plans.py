@@ -1,5 +1,6 @@
 """Plans that no planner made: random signatures for every operator, cheapest paths between."""
 
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -33,7 +34,7 @@ def fitting(graph: Graph, op: Op, chosen: Sequence[Signature], mesh: Mesh) -> bo
                 return False
     for signature in set(chosen):
         axes = [a for a, s in enumerate(chosen) if s == signature]
-        if signature.limit and signature.limit % mesh.extent(axes):
+        if signature.limit and signature.limit % math.prod(mesh.units[a] for a in axes):
             return False
     return True
 
@@ -132,6 +133,7 @@ def with_paths(
         edges=edges,
         layers=(),
         search=SearchRecord("random", 0),
+        shares=cluster.shares,
         place=SubMesh(0, cluster.nodes, 0, cluster.gpus_per_node),
     )
     plan = Plan.on_one_mesh(stage)
