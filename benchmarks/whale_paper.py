@@ -20,9 +20,9 @@ M6-10B has one host of 8 and four of 32, and exchanges its gradients after the l
 turn with computation (Fig. 19). BertLarge of 32 rows gains more than balance gives, as equal rows
 make P100 run blocks again.
 
-GNMT (Fig. 17) is traced, 5,684 operators, and left out: a free plan was not found in five minutes,
-and data parallelism of 16 rows a GPU is predicted to communicate for 3.8 s, ten times one exchange
-of its gradients.
+GNMT (Fig. 17; 5,652 operators) is not in the table. Once the steps of an LSTM share one gradient of
+each weight, rows by speed gain 1.02 with 32 sentences of 16 words a GPU and 1.09 with 128: between
+two hosts the exchange takes 0.35 s, computation 0.19 and 0.50 s. Our plan of 32 gains 1.49.
 """
 
 from __future__ import annotations

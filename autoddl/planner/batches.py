@@ -45,11 +45,13 @@ class Batches:
     counts:  numbers of micro-batches to try, ascending
     one:     the search at a given number and given blocks
     below_s: a plan that takes as long is of no use
+    first:   a number to begin with, and whether blocks are run again then; None: not known
     """
 
     counts: Sequence[int]
     one: FittedSearch
     below_s: float = math.inf
+    first: tuple[int, bool] | None = None
     _failed: set[tuple[int, Blocks]] = field(default_factory=set)
     _first_fits: dict[tuple[Blocks, bool], int] = field(default_factory=dict)
     _best: Candidate | None = None
@@ -112,9 +114,11 @@ class Batches:
             )
         if self.below_s < math.inf and self._free_s(self.counts[0]) >= self.below_s:
             return None
-        best: Candidate | None = None
+        best = self._at_first(checkpointing)
+        if best is not None and best.result.is_stopped:
+            return best
         families: list[Blocks] = [self.blocks] if checkpointing == "all" else [()]
-        if checkpointing != "all":
+        if checkpointing != "all" and best is None:
             first = self._first_fit(())
             if first == 0 or self._seems_near_free(first):
                 best = self._search(self.counts[first], self.below_s, ())
@@ -138,6 +142,14 @@ class Batches:
             return best
         found = [self._first_found(blocks, self._first_fit(blocks)) for blocks in families]
         return min(filter(None, found), key=lambda f: f.seconds, default=None)
+
+    def _at_first(self, checkpointing: Checkpointing) -> Candidate | None:
+        """The plan to begin with, if it is known where and there is one."""
+        if self.first is None or self.first[0] not in self.counts:
+            return None
+        parts, runs_again = self.first
+        found = self._search(parts, self.below_s, self.blocks if runs_again else ())
+        return self._with_fewer(found) if found and checkpointing == "auto" else found
 
     def _fastest(
         self, estimates: list[Estimate], best: Candidate | None, checkpointing: Checkpointing

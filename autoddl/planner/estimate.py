@@ -57,6 +57,8 @@ class Estimator:
     check: asked before each estimate, raises what ends the planning
     few:   among which a plan that is wanted soon is found; None: all
     serial: of serial steps, if the model is at a price of steps that overlap
+    unhinted: of the same without hints: what is too slow there is not estimated with them, which
+              take strategies away (hints also part operators from their groups: less than 1e-4)
     """
 
     micro: MicroBatches
@@ -67,6 +69,7 @@ class Estimator:
     check: Callable[[], None] = lambda: None
     few: Few | None = None
     serial: Estimator | None = None
+    unhinted: Estimator | None = None
 
     def __post_init__(self) -> None:
         self._known: dict[tuple[int, Blocks], Estimate] = {}
@@ -82,6 +85,10 @@ class Estimator:
         known = self._known.get((parts, blocks))
         if known is None:
             self.check()
+            if self.unhinted is not None and (parts, blocks) in self.unhinted._known:
+                other = self.unhinted.estimate(parts, blocks, enough)
+                if other.seconds >= enough:
+                    return dataclasses.replace(other, bounds=None)
             known = self._estimate(parts, blocks, enough)
         elif known.bounds is not None:
             known = self._bounded(known.bounds.raised(enough, _NEAR), blocks)
@@ -166,13 +173,16 @@ class Estimator:
 
         Memory ignored, more micro-batches or running blocks again never cost less.
         """
-        fewer = (k for k in self._known.values() if k.parts <= parts and k.blocks in ((), blocks))
+        every = [*self._known.values(), *(self.unhinted._known.values() if self.unhinted else ())]
+        fewer = (k for k in every if k.parts <= parts and k.blocks in ((), blocks))
         return max((k.free_s for k in fewer if k.free_s < math.inf), default=0.0)
 
     def _is_too_large(self, parts: int, blocks: Blocks, enough: float) -> bool:
         """Whether an estimate at fewer micro-batches shows that `enough` is too little time."""
         if (parts, blocks) in self._known or enough == math.inf:
             return False
+        if self.unhinted is not None and self.unhinted._is_too_large(parts, blocks, enough):
+            return True
         fewer = [k for k in self._known.values() if k.parts < parts and k.blocks == blocks]
         estimate = max(fewer, key=lambda k: k.parts, default=None)
         if estimate is None or estimate.bounds is None or estimate.seconds <= estimate.free_s:

@@ -70,11 +70,13 @@ class MeshPlan:
 
     rivals:  the known schemes as they were priced beside it, each at its best
     is_free: nothing was lost to the memory limit
+    estimator: of this search; None for a known scheme
     """
 
     stage: StagePlan
     rivals: tuple[Baseline, ...]
     is_free: bool = False
+    estimator: Estimator | None = None
 
 
 def plan_mesh(
@@ -86,12 +88,14 @@ def plan_mesh(
     prices: PairPrices | None = None,
     few: Few | None = None,
     below_s: float = math.inf,
+    unhinted: MeshPlan | None = None,
 ) -> MeshPlan:
     """The best plan found for a graph, or a stage's part of it, on `model`'s mesh.
 
     counts: numbers of micro-batches to try, ascending; few: strategies enough for a first plan
     space, prices: as `find_plan` has them; redistributions that have been priced on the mesh
     below_s: a plan that takes as long is of no use
+    unhinted: the plan without the hints
     Raises ValueError if nothing fits the memory, with what is missing, or nothing is so fast.
     """
     started = time.perf_counter()
@@ -99,9 +103,11 @@ def plan_mesh(
     algorithm, seed = find_algorithm(options.search), options.seed
     prices = prices or PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     overlaps = model.overlap and model.cluster.mesh.num_axes > 0
-    estimator = Estimator(micro, model, space, prices, few=few)
+    known = unhinted and unhinted.estimator
+    estimator = Estimator(micro, model, space, prices, few=few, unhinted=known)
     one = FittedSearch(estimator, algorithm, _budget(options), seed, options.restarts)
-    batches = Batches(counts, one, math.inf if overlaps else below_s)
+    first = unhinted and (unhinted.stage.micro_batches, bool(unhinted.stage.recomputed))
+    batches = Batches(counts, one, math.inf if overlaps else below_s, first)
     best = batches.best(options.checkpointing)
     tried_two = False
     if best is not None and overlaps:
@@ -135,7 +141,8 @@ def plan_mesh(
             return MeshPlan(stage, _with(rivals, rival))
         best = least
     stage = write_stage(best, seed, time.perf_counter() - started)
-    return MeshPlan(stage, rivals, best.result.cost <= best.result.free_cost * (1 + one.budget.gap))
+    is_free = best.result.cost <= best.result.free_cost * (1 + one.budget.gap)
+    return MeshPlan(stage, rivals, is_free, estimator)
 
 
 def _space(space: Space | None, options: PlanOptions) -> Space:
@@ -184,7 +191,8 @@ def plan_hinted(
         return replace(free, rivals=rivals), unhinted_s
     asked = replace(asked, baselines=False, budget_seconds=deadline.budget_s(1.0))
     try:
-        found = plan_mesh(replace(micro, demands=demands), counts, model, asked, space, prices)
+        hinted = replace(micro, demands=demands)
+        found = plan_mesh(hinted, counts, model, asked, space, prices, unhinted=free)
     except NoStrategy:
         raise
     except ValueError as error:
