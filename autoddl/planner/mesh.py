@@ -94,8 +94,7 @@ def plan_mesh(
 
     counts: numbers of micro-batches to try, ascending; few: strategies enough for a first plan
     space, prices: as `find_plan` has them; redistributions that have been priced on the mesh
-    below_s: a plan that takes as long is of no use
-    unhinted: the plan without the hints
+    below_s, unhinted: a plan that takes as long is of no use; the plan without the hints
     Raises ValueError if nothing fits the memory, with what is missing, or nothing is so fast.
     """
     started = time.perf_counter()
@@ -103,13 +102,11 @@ def plan_mesh(
     algorithm, seed = find_algorithm(options.search), options.seed
     prices = prices or PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     overlaps = model.overlap and model.cluster.mesh.num_axes > 0
-    known = unhinted and unhinted.estimator
-    estimator = Estimator(micro, model, space, prices, few=few, unhinted=known)
+    estimator = Estimator(micro, model, space, prices, few=few)
     one = FittedSearch(estimator, algorithm, _budget(options), seed, options.restarts)
-    first = unhinted and (unhinted.stage.micro_batches, bool(unhinted.stage.recomputed))
-    batches = Batches(counts, one, math.inf if overlaps else below_s, first)
-    best = batches.best(options.checkpointing)
-    tried_two = False
+    batches = Batches(counts, one, math.inf if overlaps else below_s)
+    _begin_with(batches, unhinted)
+    best, tried_two = batches.best(options.checkpointing), False
     if best is not None and overlaps:
         search = Overlapped(one, () if options.in_flight else counts, model, [best])
         best, tried_two = search.search(), search.tried_two
@@ -141,8 +138,19 @@ def plan_mesh(
             return MeshPlan(stage, _with(rivals, rival))
         best = least
     stage = write_stage(best, seed, time.perf_counter() - started)
-    is_free = best.result.cost <= best.result.free_cost * (1 + one.budget.gap)
-    return MeshPlan(stage, rivals, is_free, estimator)
+    return MeshPlan(stage, rivals, _is_free(best, one.budget.gap), estimator)
+
+
+def _is_free(best: Candidate, gap: float) -> bool:
+    return best.result.cost <= best.result.free_cost * (1 + gap)
+
+
+def _begin_with(batches: Batches, unhinted: MeshPlan | None) -> None:
+    """Begin where the best plan without the hints is, if there are hints."""
+    if unhinted is None:
+        return
+    batches.estimator.unhinted = unhinted.estimator
+    batches.first = unhinted.stage.micro_batches, bool(unhinted.stage.recomputed)
 
 
 def _space(space: Space | None, options: PlanOptions) -> Space:
