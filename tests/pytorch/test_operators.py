@@ -139,6 +139,9 @@ FUNCTIONS = {
         images(y), scale_factor=2.0, mode="bilinear"),
     "around": lambda y: F.pad(images(y), (1, 2, 0, 1), "circular") + 0 * y.sum(),
     "upsampled": upsampled,
+    "sampled": lambda y: F.grid_sample(
+        images(y), y.reshape(-1, 1, 3, 2).tanh(), align_corners=False) + F.grid_sample(
+        images(y), y.reshape(-1, 1, 3, 2).tanh(), "nearest", "border", align_corners=True),
     "largest_of_areas": lambda y: F.adaptive_max_pool2d(images(y), (1, 3)),
     "bags": lambda y: F.embedding_bag((y[:, :3] > 0).long(), y[:2], mode="mean") + F.embedding_bag(
         (y[:, :2] < 0).long(), y[:2], mode="sum", per_sample_weights=y[:, 4:]),

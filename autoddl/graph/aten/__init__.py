@@ -5,5 +5,6 @@ from . import loss as loss
 from . import normalize as normalize
 from . import reduce as reduce
 from . import shape as shape
+from . import windows as windows
 from .table import HANDLERS as HANDLERS
 from .table import handled as handled

@@ -215,6 +215,11 @@ def _cross(a: Attrs, x: Tensor, y: Tensor) -> Tensor:
     return torch.linalg.cross(*torch.broadcast_tensors(x, y), dim=a["dim"])
 
 
+def _sampled(a: Attrs, x: Tensor, grid: Tensor) -> Tensor:
+    how = a["interpolation_mode"], a["padding_mode"], a["align_corners"]
+    return F.grid_sample(x, grid, *how)
+
+
 def _pad(a: Attrs, x: Tensor) -> Tensor:
     """`padding` counts from the last dim."""
     value = a["floating_constant_value" if x.is_floating_point() else "integral_constant_value"]
@@ -241,6 +246,7 @@ KERNELS: dict[str, Kernel] = {
         {
             "linalg_cross": _cross,
             "pad": _pad,
+            "grid_sample": _sampled,
             "unfold": lambda a, x: F.unfold(x, *map(a.get, _PATCH)),
             "fold": lambda a, x: F.fold(x, a["output_size"], *map(a.get, _PATCH)),
         }

@@ -37,7 +37,7 @@ _SAVES: dict[str, str] = {
         "adaptive_avg_pool3d reflection_pad1d reflection_pad2d replication_pad1d "
         "replication_pad2d normalization var l2_normalize scatter_nd nll",
         "x0 x1": "broadcast_maximum broadcast_minimum elementwise_maximum elementwise_minimum "
-        "broadcast_fmod atan2 xdivy linalg_cross broadcast_div dim_gather batch_gather "
+        "grid_sample broadcast_fmod atan2 xdivy linalg_cross broadcast_div dim_gather batch_gather "
         "smooth_l1_loss kl_div_loss binary_cross_entropy binary_cross_entropy_with_logits "
         "binary_cross_entropy_with_logits_reduce_mean rms_norm prelu",
         "x0 beside": "max_pool_1d max_pool_2d max_pool_3d adaptive_max_pool1d "
