@@ -154,7 +154,7 @@ def _reference_s() -> float:
 def _measured(case: Case) -> dict[str, Any]:
     """Plan one case in this process."""
     from autoddl.cluster.spec import Cluster
-    from autoddl.planner import planner, realize, schemes
+    from autoddl.planner import mesh, planner, realize, schemes
     from autoddl.planner.tables.tables import TableBuilder
     from autoddl.sbp.path_bounds import PathBounds
     from autoddl.sbp.redistribute import PathTable
@@ -175,7 +175,7 @@ def _measured(case: Case) -> dict[str, Any]:
         (realize, "held_bytes", "memory added up"),
         (realize, "required_bytes", "fullest moment"),
         (realize, "place", "placements"),
-        (planner, "write_stage", "writing the plan"),
+        (mesh, "write_stage", "writing the plan"),
     ):
         function = getattr(owner, name)
         timed = phases.wrapped(phase, function)

@@ -29,7 +29,7 @@ from dataclasses import asdict
 from .journal import RECORD_PATH, Journal, record_file
 from .links import Links
 from .own import Own
-from .secret import LONGEST, STRANGERS, listener, nonce, proof, proves
+from .secret import LONGEST, STRANGERS, listener, nonce, proof, proves, watch_ports
 from .verdict import START_SECONDS, Cause, Rank, judge
 
 TICK_SECONDS = 0.5  # between two looks at the rank: 0.1 ms of CPU each
@@ -37,8 +37,6 @@ LAST_WORDS_SECONDS = 0.5  # a rank that fails is heard, and a launcher names its
 NEWS_SECONDS = 0.1  # until another companion has said that its rank has ended
 TELL_SECONDS = 20.0  # for a hub to come up that is to hear of a rank's end: hosts may be slow
 GREETING_SECONDS = 5.0  # for a hub to prove that it is one; hosts may be busy
-PORTS = 8  # that are tried if the launcher names none, or another has taken its choice
-_PORT_OF_JOB = "AUTODDL_WATCH_PORT"
 RECORD_SECONDS = 0.5  # for the ranks' records to come: our launcher ends what is left after 2 s
 
 
@@ -84,6 +82,7 @@ class Companion(ABC):
     def _told(self, *_: object) -> None:
         """Launchers end a lost job's processes at once, and this one may know why it is lost."""
         self.told = min(self.told, time.monotonic())
+        self.own.is_told |= not self.own.is_dead
 
     def run(self) -> None:
         """Look when it is due, and not at each message: looks are what messages come of."""
@@ -242,8 +241,9 @@ class Hub(Companion):
         now = time.monotonic()
         for line in self.lines.values():
             line.send(alive=True)
-        if all(at > self.told for at in self.died.values()) and now > self.told:
-            self.is_over = True  # nothing was wrong before
+        if now > self.told and not any(map(self._came_first, self.died)):
+            self.is_over = now - self.told > NEWS_SECONDS  # nothing was wrong before
+            self.soon(NEWS_SECONDS)
             return
         if now - self.died.get(0, 0.0) < NEWS_SECONDS:
             return  # rank 0 may have ended because of another
@@ -272,9 +272,14 @@ class Hub(Companion):
             waited = now - self.started > max(self.limit_s, START_SECONDS)
             self.is_over = waited or len(self.ranks) == self.size
 
-    def _order(self, rank: int) -> float:
-        """Those that have ended first come first."""
-        return self.died.get(rank, float("inf")) + (NEWS_SECONDS if rank == 0 else 0.0)
+    def _came_first(self, rank: int) -> bool:
+        """Whether a rank's end came before this process was told to end; its news may be late."""
+        return self.died[rank] <= self.told or not self.ranks[rank].is_told
+
+    def _order(self, rank: int) -> tuple[bool, float]:
+        """Those that have ended first come first, and before them those that nobody has ended."""
+        late = NEWS_SECONDS if rank == 0 else 0.0
+        return self.ranks[rank].is_told, self.died.get(rank, float("inf")) + late
 
     def _end(self, cause: Cause) -> None:
         time.sleep(LAST_WORDS_SECONDS)
@@ -329,7 +334,7 @@ class Spoke(Companion):
     def __init__(self, own: Own, limit_s: float) -> None:
         super().__init__(own, limit_s)
         self.line: Line | None = None
-        self.ports = itertools.cycle(_ports())
+        self.ports = itertools.cycle(watch_ports())
         self.connected = 0.0
         self.asked = ""  # of the hub, to prove that it is one
         self.token = nonce()  # that tells this companion from one of another start of the rank
@@ -355,7 +360,8 @@ class Spoke(Companion):
             if not self.greeted and self.own.look().has_met:
                 self.say(
                     f"autoddl: {self._me()} trains, but reaches no watch of rank 0's at {where}, "
-                    f"port {_ports()[0]}, and is not watched; AUTODDL_WATCH_PORT chooses the port"
+                    f"port {watch_ports()[0]}, and is not watched; "
+                    "AUTODDL_WATCH_PORT chooses the port"
                 )
                 self.is_over = True
                 return
@@ -383,7 +389,7 @@ class Spoke(Companion):
         return f"rank {look.rank} of {self.size} on {look.place}"
 
     def _connect(self) -> None:
-        for _ in _ports():
+        for _ in watch_ports():
             with contextlib.suppress(OSError):
                 address = os.environ.get("MASTER_ADDR", "127.0.0.1"), next(self.ports)
                 self.connected = time.monotonic()
@@ -434,15 +440,8 @@ class Spoke(Companion):
         self.is_over = True
 
 
-def _ports() -> list[int]:
-    """Where the hub listens: the launcher's choice, and ports far from the framework's own."""
-    chosen = [int(os.environ[_PORT_OF_JOB])] if _PORT_OF_JOB in os.environ else []
-    first = int(os.environ.get("MASTER_PORT", "29500"))
-    return chosen + [10000 + (first + 1000 * n) % 20000 for n in range(1, PORTS + 1)]
-
-
 def _listener() -> socket.socket | None:
-    for port in _ports():
+    for port in watch_ports():
         with contextlib.suppress(OSError):
             found = listener(port)
             found.setblocking(False)

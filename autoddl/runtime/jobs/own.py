@@ -32,7 +32,7 @@ class Own:
         self._looked = 0.0
         self._has_loaded = False
         self.address = "127.0.0.1"  # until it is connected
-        self.is_dead = False
+        self.is_dead = self.is_told = False
 
     def look(self) -> Rank:
         """What it does now."""
@@ -50,7 +50,7 @@ class Own:
         is_dead = self.is_dead or state in "ZX"
         return Rank(
             *self._place, self.address, self._peers, state, ticks, is_dead, self._has_loaded,
-            **asdict(done),
+            **asdict(done), is_told=self.is_told,
         )  # fmt: skip
 
     def record(self) -> list[tuple[float, str]]:

@@ -14,6 +14,8 @@ import socket
 SECRET = "AUTODDL_SECRET"
 STRANGERS = 64  # connections that have not proved anything; more of them, and the oldest is closed
 LONGEST = 1 << 16  # bytes of a line
+_PORTS = 8  # that are tried if the launcher names none, or another has taken its choice
+_PORT_OF_JOB = "AUTODDL_WATCH_PORT"
 
 
 def nonce() -> str:
@@ -47,3 +49,10 @@ def listener(port: int) -> socket.socket:
         except OSError as error:
             last = error
     raise last
+
+
+def watch_ports() -> list[int]:
+    """Where a job's watch listens: the launcher's choice, and ports far from the framework's."""
+    chosen = [int(os.environ[_PORT_OF_JOB])] if _PORT_OF_JOB in os.environ else []
+    first = int(os.environ.get("MASTER_PORT", "29500"))
+    return chosen + [10000 + (first + 1000 * n) % 20000 for n in range(1, _PORTS + 1)]

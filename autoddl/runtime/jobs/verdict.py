@@ -25,6 +25,7 @@ class Rank:
     ticks:   CPU time of its main thread
     is_dead: it has ended
     has_loaded: OneFlow, whose import waits for all ranks
+    is_told: before it ended, its launcher had told its processes to end
     """
 
     rank: int
@@ -45,6 +46,7 @@ class Rank:
     call: str
     collective: str
     reason: str
+    is_told: bool = False
 
     @property
     def place(self) -> str:

@@ -164,11 +164,16 @@ def test_a_rank_that_is_killed_is_named_with_what_it_did(tmp_path):
     assert re.search(r"rank 1 of 2 on .* was killed by SIGKILL in step 1", first_cause(out)), out
 
 
-def test_a_launcher_that_ends_all_at_once_does_not_hide_the_cause(tmp_path):
-    """torchrun sends SIGTERM to all processes of the other ranks as soon as one has failed."""
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_launcher_that_ends_all_at_once_does_not_hide_the_cause(tmp_path, is_late):
+    """torchrun sends SIGTERM to all processes of the other ranks as soon as one has failed.
+
+    Their companions may hear of that before they hear of the rank.
+    """
     text = GUARDED + (
         "with inside('step'):\n"
-        "    if rank == 1: os._exit(5)\n"
+        "    print('runs', flush=True)\n"
+        "    if rank == 1: sys.stdin.readline(); os._exit(5)\n"
         "    time.sleep(30)\n"
     )  # fmt: skip
     job = {
@@ -179,13 +184,22 @@ def test_a_launcher_that_ends_all_at_once_does_not_hide_the_cause(tmp_path):
         subprocess.Popen(
             [sys.executable, *script(tmp_path, text)], start_new_session=True,
             env={**os.environ, **job, "RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for rank in range(2)
     ]  # fmt: skip
-    assert ranks[1].wait(timeout=30) == 5
-    time.sleep(0.1)
-    os.killpg(ranks[0].pid, signal.SIGTERM)
+    for one in ranks:
+        assert one.stdout is not None and "runs" in one.stdout.readline()
+    time.sleep(1.0)  # until the companions know of each other
+    for ends in (True, False) if is_late else (False, True):
+        if ends:
+            os.killpg(ranks[0].pid, signal.SIGTERM)
+        else:
+            assert ranks[1].stdin is not None
+            ranks[1].stdin.write("\n")
+            ranks[1].stdin.flush()
+            assert ranks[1].wait(timeout=30) == 5
+            time.sleep(0.0 if is_late else 0.1)
     out, _ = ranks[0].communicate(timeout=20)
     ranks[1].communicate(timeout=20)
     assert re.search(r"rank 1 of 2 on .* ended without a word in step 1", first_cause(out)), out
