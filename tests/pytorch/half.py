@@ -53,7 +53,7 @@ def planned(name: str, precision: str, steps: int, cluster: Cluster, scheme: str
     def make() -> str:
         return plan_of(scheme, graph, cluster, "adam", 1).changed(precision=precision).dumps()
 
-    trainer = build_trainer(traced, Plan.loads(share_text(make, Torch())), made, debug=True)
+    trainer = build_trainer(traced, Plan.loads(share_text(make, Torch())), made)
     losses = [float(trainer.step(*batch(step % BATCHES))) for step in range(steps)]
     state = trainer.state_dict().values()
     return losses, all(x.dtype == torch.float32 for x in state if x.is_floating_point())
