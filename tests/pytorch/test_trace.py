@@ -207,6 +207,14 @@ class Counts(nn.Linear):
         return super().forward(x)
 
 
+class Bags(nn.Linear):
+    """The last of the bags has a row more than the others."""
+
+    def forward(self, x):
+        rows = (x.flatten()[:13] > 0).long()
+        return nn.functional.embedding_bag(rows, self.weight, torch.arange(0, 12, 2))
+
+
 class Factors(nn.Linear):
     def forward(self, x):
         return super().forward(torch.linalg.qr(x).Q)
@@ -218,6 +226,7 @@ class Factors(nn.Linear):
         (Depends(6, 6), "cannot record Depends: .*values"),
         (Counts(), "changes the buffer seen"),
         (Factors(6, 6), "no rule for aten.linalg_qr"),
+        (Bags(6, 6), "no rule for an EmbeddingBag of bags that are not equally long"),
         (3, "must be a torch.nn.Module"),
     ],
 )

@@ -32,7 +32,8 @@ def embedding_bag(e: Emitter, a: Args) -> Any:
     """Sums or means of equally long bags of rows, as `torch.nn.EmbeddingBag` of [bags, length]."""
     indices, bags = e.ref(a["indices"]), a["out"][0][0][0]
     length = indices.shape[0] // bags if bags else 0
-    if _whole(e, a["offsets"], length * bags, length) is None or a["include_last_offset"]:
+    starts = _whole(e, a["offsets"], length * bags, length)
+    if starts is None or a["include_last_offset"] or length * bags != indices.shape[0]:
         raise Unknown("an EmbeddingBag of bags that are not equally long")
     if a["mode"] not in (0, 1) or a["padding_idx"] >= 0:
         raise Unknown("an EmbeddingBag with mode='max' or a padding_idx")
