@@ -253,14 +253,18 @@ time.sleep(30)
 )  # fmt: skip
 def test_a_rank_that_aborts_as_it_lost_another_is_not_the_cause(word, said, tmp_path):
     """Though it ends first, and its companion says so."""
-    text = f"""
-import os, time
+    text = f"""{LISTEN}
+import time
+ends = {str(tmp_path / "ends")!r}
 if os.environ["RANK"] == "1":
     print("F20261126 04:34:17.352185 16064 io_event_poller.cpp:95] Check failed", flush=True)
+    open(ends, "w").close()
     os.abort()
+while not os.path.exists(ends):
+    time.sleep(0.01)
 time.sleep(0.2)
-if {word!r}:
-    os.system("(sleep 0.3; echo '{word}') &")
+if {word!r}:  # long enough after both ends for a busy machine to see them
+    os.system("(sleep 1; echo '{word}') &")
 os.abort()
 """
     status, out = run(tmp_path, text, 2, prefix=False)
