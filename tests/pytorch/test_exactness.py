@@ -35,6 +35,11 @@ def test_steps_equal_one_process(compare, model):
     assert found["data_parallel"]["split_ops"] > found["data_parallel"]["ops"] / 3
 
 
+def test_collectives_of_unequal_pieces_run_again_after_ten_steps(compare):
+    """As `runtime.measure.training` times them: their order and sizes are those of the step."""
+    compare("mlp", "momentum", 11, 1, ("random:2@3-1",))
+
+
 def test_storage_split_and_blocks_run_again(compare):
     found = compare("gpt", "adam", 4, 2, ("zero:mixed", "zero-again:3"))
     assert {1, 2, 3} <= set(found["zero:mixed"]["stages"])

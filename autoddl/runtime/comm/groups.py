@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from ...sbp.layout import TensorSpec
 from ...sbp.mesh import Mesh
@@ -14,14 +14,22 @@ from ...sbp.work import Evening
 from ..backend import Backend, Tensor, dtype_of
 from ..jobs.guard import note_collective
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Traffic:
-    """One collective that ran: its kind, the axes and the bytes of this rank's input."""
+    """One collective that ran: its kind, the axes and the bytes of this rank's input.
+
+    elements: of the input, of `dtype`; more: what the collective was given beside it
+    """
 
     kind: str
     axes: tuple[int, ...]
     bytes: int
+    elements: int
+    dtype: str
+    more: tuple[Any, ...] = ()
 
 
 Around = Callable[["Call"], list[Tensor]]
@@ -81,7 +89,7 @@ class Group:
     def all_to_all(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
         """Flat pieces of `sizes`, one for each rank -> those from each, of the same sizes."""
         swap = partial(self.backend.all_to_all, sizes=sizes)
-        return self._run_one("all_to_all", swap, x, x.shape[0])
+        return self._run_one("all_to_all", swap, x, x.shape[0], (tuple(sizes),))
 
     def _swap(self, x: Tensor) -> Tensor:
         """[size, n]: row j is for rank j -> [size, n]: row i is from rank i."""
@@ -99,7 +107,7 @@ class Group:
                 self._send(backend.narrow(piece, 0, move.start, move.size), move.target)
             return [self._receive(m.size, m.source, piece) for m in received]
 
-        got = self._run("make_equal", [piece], [m.size for m in received], run)
+        got = self._run("make_equal", piece, [m.size for m in received], run, (evening,))
         missing = evening.part - sum(int(x.shape[0]) for x in (kept, *got))
         fill = [backend.zeros((missing,), dtype_of(piece))] if missing else []
         return backend.cat([kept, *got, *fill], 0) if got or fill else kept
@@ -114,7 +122,7 @@ class Group:
                 self._send(backend.narrow(part, 0, move.at, move.size), move.source)
             return [self._receive(m.size, m.target, part) for m in sent]
 
-        got = self._run("make_unequal", [part], [m.size for m in sent], run)
+        got = self._run("make_unequal", part, [m.size for m in sent], run, (evening,))
         kept = backend.narrow(part, 0, 0, evening.kept(mine))
         # a beginning by itself: the rest of the part is not held for it
         is_part_of = 0 < kept.shape[0] < part.shape[0]
@@ -167,26 +175,37 @@ class Group:
         return self.backend.narrow(pieces.reshape(-1), 0, 0, n).reshape(x.shape)
 
     def _run_one(
-        self, kind: str, collective: Callable[[Any, Tensor], Tensor], x: Tensor, size: int
+        self,
+        kind: str,
+        collective: Callable[[Any, Tensor], Tensor],
+        x: Tensor,
+        size: int,
+        more: tuple[Any, ...] = (),
     ) -> Tensor:
         """A collective that takes a tensor and gives one, of so many elements."""
         if self.size == 1:
             return x
-        (moved,) = self._run(kind, [x], [size], lambda: [collective(self.channel, x)])
+        (moved,) = self._run(kind, x, [size], lambda: [collective(self.channel, x)], more)
         return moved
 
     def _run(
         self,
         kind: str,
-        given: Sequence[Tensor],
+        given: Tensor,
         sizes: Sequence[int],
         run: Callable[[], list[Tensor]],
+        more: tuple[Any, ...] = (),
     ) -> list[Tensor]:
         groups = self.groups
-        groups.note(self, kind, given)
-        if groups.around is None:
-            return run()
-        return groups.around(Call(self, dtype_of(given[0]), sizes, run))
+        note_collective(kind, self.ranks, groups.first, groups.why)
+        call = Call(self, dtype_of(given), sizes, run)
+        if groups.log is not None:
+            call = replace(call, run=groups.logged(self._traffic(kind, given, more), run))
+        return call.run() if groups.around is None else groups.around(call)
+
+    def _traffic(self, kind: str, given: Tensor, more: tuple[Any, ...]) -> Traffic:
+        spec = TensorSpec(tuple(given.shape), dtype_of(given))
+        return Traffic(kind, self.axes, spec.bytes, spec.numel, spec.dtype, more)
 
 
 class Groups:
@@ -233,9 +252,16 @@ class Groups:
             )
         return self._groups[key]
 
-    def note(self, group: Group, kind: str, given: Sequence[Tensor]) -> None:
-        """A collective of the group is asked for."""
-        if self.log is not None:
-            size = sum(TensorSpec(tuple(x.shape), dtype_of(x)).bytes for x in given)
-            self.log.append(Traffic(kind, group.axes, size))
-        note_collective(kind, group.ranks, self.first, self.why)
+    def logged(self, traffic: Traffic, run: Callable[[], T]) -> Callable[[], T]:
+        """`run`, put down when its turn comes: then all ranks have the same order.
+
+        They are asked for by two threads where some communicate beside computation.
+        """
+        log, thread = self.log, self.backend.thread
+
+        def noted() -> T:
+            assert log is not None
+            log.append(traffic)
+            return run()
+
+        return noted if thread is None else lambda: thread.in_order(noted)

@@ -41,7 +41,6 @@ SHARE = 0.05  # of a step: what is off by less seconds changes nothing
 LEAST_BYTES = 100e6  # what libraries and the allocator's blocks may take beside a step
 QUICK_S, AGAIN = 0.1, 2  # what takes less is timed so often again
 RECENT = 20  # steps whose median gives the pace
-ITEM_BYTES = 4
 
 _INSIDE, _BETWEEN = "communication inside a host", "communication between hosts"
 _TRANSFERS = "transfers between stages"
@@ -165,24 +164,17 @@ class StepWatch:
         """Seconds of the step's collectives on one kind of link, done again."""
         mesh, watch = self._groups.mesh, Stopwatch(self._groups)
         mine = [t for t in self._log if (mesh.topology(t.axes)[0] > 1) == between]
-        counts = [self._items(traffic) for traffic in mine]
-        zeros = self._backend.zeros((max(counts, default=1),), "float32")
+        largest = {t.dtype: 0 for t in mine}
+        for t in mine:
+            largest[t.dtype] = max(largest[t.dtype], t.elements)
+        zeros = {dtype: self._backend.zeros((size,), dtype) for dtype, size in largest.items()}
 
         def again() -> None:
-            for traffic, count in zip(mine, counts, strict=True):
-                group = self._groups.along(traffic.axes)
-                x = self._backend.narrow(zeros, 0, 0, count)
-                if traffic.kind == "all_to_all":
-                    group.all_to_all(x, [count // group.size] * group.size)
-                else:
-                    getattr(group, traffic.kind)(x)
+            for traffic in mine:
+                x = self._backend.narrow(zeros[traffic.dtype], 0, 0, traffic.elements)
+                getattr(self._groups.along(traffic.axes), traffic.kind)(x, *traffic.more)
 
         return _least_s(watch, again) if mine else 0.0
-
-    def _items(self, traffic: Traffic) -> int:
-        """Elements of float32 that take the bytes, a whole number for each rank of the group."""
-        size = self._groups.along(traffic.axes).size
-        return -(-traffic.bytes // (ITEM_BYTES * size)) * size
 
     def _transfer_seconds(self) -> dict[bool, float]:
         """Between hosts or not -> seconds of all transfers between stages in a step, done again.
