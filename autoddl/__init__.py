@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .api import BackendMissing, parallelize, plan, trace
     from .cluster import Cluster
     from .graph.graph import Graph
-    from .graph.hints import batchwise, replicate, set_default, split, stage
+    from .graph.hints import batchwise, opaque, replicate, set_default, split, stage
     from .planner.options import PlanOptions
     from .plans import Plan
     from .plans.figures import figures
@@ -34,6 +34,7 @@ __all__ = [
     "batchwise",
     "explain",
     "figures",
+    "opaque",
     "parallelize",
     "plan",
     "replicate",
@@ -60,6 +61,7 @@ _HOMES = {
     "batchwise": "graph.hints",
     "explain": "plans.report",
     "figures": "plans.figures",
+    "opaque": "graph.hints",
     "parallelize": "api",
     "plan": "api",
     "replicate": "graph.hints",

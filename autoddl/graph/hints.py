@@ -1,7 +1,7 @@
 """Declarations that a user may make about a model before it is planned.
 
-`batchwise` says what a module computes. A `Hint` says how a part of the model is to be placed
-(Whale's annotations, Jia et al., ATC 2022, section 3.1.2, as constraints on our search):
+`batchwise` and `opaque` say how a module computes. A `Hint` says how a part of the model is to be
+placed (Whale's annotations, Jia et al., ATC 2022, section 3.1.2, as constraints on our search):
 
     replicate(n)    n copies, each of which computes its rows of the batch
     split(n, dim)   the weights of products, convolutions and lookups in n parts
@@ -37,8 +37,12 @@ from fnmatch import fnmatchcase
 from types import FrameType
 from typing import Any, Literal, TypeVar
 
-BATCHWISE = "_autoddl_batchwise"
+OPAQUE = "_autoddl_opaque"  # the attribute of modules that run as they are
 M = TypeVar("M")
+WAY_OUT = (
+    "autoddl.batchwise(module) if it treats each row of the batch independently, else "
+    "autoddl.opaque(module), which every device computes whole"
+)
 
 WHOLE, DEFAULT = ".", "default"
 _COUNTED = re.compile(r"(replicate|split)(?:\(\s*(\d+)?\s*(?:(?:,\s*)?dim\s*=\s*(\d+))?\s*\))?")
@@ -50,17 +54,35 @@ def batchwise(module: M) -> M:
 
     The module then runs unchanged, as one operator, and may be split along the batch: dim 0 of its
     tensor arguments and results is the batch. Without this declaration a module that contains an
-    unknown operator is replicated on all devices.
+    unknown operator is replicated on all devices (OneFlow), or refused (PyTorch).
     """
+    return _declared(module, "batchwise", True)
+
+
+def opaque(module: M) -> M:
+    """Declare that `module` is to run unchanged, as one operator, and return it.
+
+    Each device then computes it whole, on the whole batch. If each row of the batch is treated
+    independently, `batchwise` says so, and the rows may be split.
+    """
+    return _declared(module, "opaque", False)
+
+
+def _declared(module: M, name: str, rows_apart: bool) -> M:
     if not callable(getattr(module, "forward", None)):
-        raise TypeError(f"batchwise takes a module, which has a `forward`, got {module!r:.80}")
-    setattr(module, BATCHWISE, True)
+        raise TypeError(f"{name} takes a module, which has a `forward`, got {module!r:.80}")
+    setattr(module, OPAQUE, rows_apart)
     return module
+
+
+def is_opaque(module: object) -> bool:
+    """True if `module` was declared opaque or batch-wise."""
+    return getattr(module, OPAQUE, None) is not None
 
 
 def is_batchwise(module: object) -> bool:
     """True if `module` was declared batch-wise."""
-    return getattr(module, BATCHWISE, False)
+    return bool(getattr(module, OPAQUE, False))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..graph.placed import PlannedOp
-from ..sbp.layout import local_slices
+from ..sbp.layout import local_shape, local_slices
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp
 from ..sbp.signature import Attrs, OpSpec
@@ -135,3 +135,18 @@ class ByInput:
 Kernel = Callable[[Context, Sequence[Tensor], Attrs], "Sequence[Tensor] | Explicit | ByInput"]
 # (kind, output) -> kernel of that output alone; inputs that it does not depend on are None
 OutputKernel = Callable[[Context, "Sequence[Tensor | None]", Attrs], Tensor]
+
+
+def run_opaque(ctx: Context, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The kernel of an opaque operator: the results of the module's own forward pass."""
+    assert ctx.opaque is not None, f"{ctx.name} comes without its module"
+    found = list(ctx.opaque(inputs, ctx.state.training, ctx.random_seed()))
+    for y, out, placed in zip(found, ctx.spec.outputs, ctx.planned.outs, strict=True):
+        expected = local_shape(out.shape, placed, ctx.mesh, ctx.rank)
+        if tuple(y.shape) != expected:
+            raise ValueError(
+                f"{ctx.name} has given a tensor of shape {tuple(y.shape)} for one of {expected}: "
+                "an opaque module's results have as many rows as its arguments, and their other "
+                "sizes do not depend on these"
+            )
+    return found

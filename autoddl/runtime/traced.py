@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ..graph.graph import Graph
-from ..graph.hints import recorded
+from ..graph.hints import is_batchwise, recorded
 from ..sbp.layout import TensorSpec
 from .backend import Tensor
 from .calling import Calling
-from .nested import Slot
+from .nested import Slot, put_tensors, take_tensors
 
 Trace = TypeVar("Trace", bound=Callable[..., Any])
+Place = tuple[dict[str, Any], str]  # a module's table of tensors, and the name there
 
 
 class OpaqueWarning(UserWarning):
@@ -36,6 +38,100 @@ def with_hints(trace: Trace) -> Trace:
     return tracing  # type: ignore[return-value]
 
 
+def state_keys(model: Any, tensor: type) -> dict[str, str]:
+    """Key of a model's `state_dict` -> the first name of that tensor; tied ones share it."""
+    first: dict[int, str] = {}
+    items = model.state_dict(keep_vars=True).items()
+    return {key: first.setdefault(id(x), key) for key, x in items if isinstance(x, tensor)}
+
+
+@dataclass(frozen=True)
+class OpaqueCall:
+    """One call of a module (or of the loss) that the runtime repeats with other tensors.
+
+    It runs unchanged, as one operator. Its inputs are the call's tensor arguments, then the tensors
+    that hang in the module: its parameters and, on PyTorch, its buffers; its outputs are the
+    tensors that the call returns.
+
+    arguments: nested, by place and by name, with a Slot for each tensor
+    params:    names of the tensors that hang in the module
+    places:    of each of them, where it hangs: tied ones at several places
+    modes:     modules in it, and whether each is in training mode; others are as they are found
+    """
+
+    path: str
+    function: Callable[..., Any]
+    arguments: Any
+    num_arguments: int
+    params: tuple[str, ...]
+    places: tuple[tuple[Place, ...], ...]
+    modes: tuple[tuple[Any, bool], ...] = ()
+
+    def call(self, tensors: Sequence[Tensor], kind: type, training: bool = True) -> list[Tensor]:
+        """Run on `tensors`, the arguments and then the parameters; gives the returned tensors.
+
+        kind: of tensors; training: False puts the module into evaluation mode meanwhile
+        """
+        if len(tensors) != self.num_arguments + len(self.params):
+            raise ValueError(
+                f"{self.path or 'the model'} takes {self.num_arguments} tensors and "
+                f"{len(self.params)} parameters, got {len(tensors)} tensors"
+            )
+        args, kwargs = put_tensors(self.arguments, tensors)
+        with self._mode(training), self._holding(tensors[self.num_arguments :]):
+            _, results = take_tensors(self.function(*args, **kwargs), kind)
+        return results
+
+    @contextmanager
+    def _mode(self, training: bool) -> Iterator[None]:
+        """The module is in evaluation mode unless `training`."""
+        own: Any = self.function
+        modules = list(own.modules()) if hasattr(own, "modules") else []
+        flags, wanted = [module.training for module in modules], dict(self.modes)
+        try:
+            for module in modules:
+                module.training = wanted.get(module, module.training) and training
+            yield
+        finally:
+            for module, flag in zip(modules, flags, strict=True):
+                module.training = flag
+
+    @contextmanager
+    def _holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:
+        """The modules hold `tensors` in the places of their own."""
+        saved = [(table, key, table[key]) for own in self.places for table, key in own]
+        for own, tensor in zip(self.places, tensors, strict=True):
+            for table, key in own:
+                table[key] = tensor
+        try:
+            yield
+        finally:
+            for table, key, tensor in saved:
+                table[key] = tensor
+
+
+def places_of(modules: Iterable[Any]) -> dict[int, tuple[Place, ...]]:
+    """Where each parameter and buffer hangs, by its id."""
+    found: dict[int, tuple[Place, ...]] = {}
+    for module in modules:
+        for table in (module._parameters, module._buffers):
+            for key, x in table.items():
+                if x is not None:
+                    found[id(x)] = (*found.get(id(x), ()), (table, key))
+    return found
+
+
+def check_rows(module: object, path: str, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+    """ValueError for results of a batch-wise module without its arguments' rows."""
+    rows = {x.shape[:1] for x in given if x.ndim}
+    wrong = [tuple(x.shape) for x in made if x.shape[:1] not in rows]
+    if wrong and is_batchwise(module):
+        raise ValueError(
+            f"{path} was declared batch-wise and gives a result of shape {wrong[0]}, which has as "
+            "many rows as none of its arguments; autoddl.opaque(module) runs it whole"
+        )
+
+
 @dataclass(frozen=True)
 class Traced:
     """A graph and what the runtime needs beside it.
@@ -55,7 +151,7 @@ class Traced:
     params: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
     keys: Mapping[str, str]
-    opaque: Mapping[str, Any] = field(default_factory=dict)
+    opaque: Mapping[str, OpaqueCall] = field(default_factory=dict)
     structure: Any = None
     examples: tuple[TensorSpec, ...] = ()
     calling: Calling | None = None

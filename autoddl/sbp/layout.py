@@ -135,6 +135,19 @@ def is_even(shape: Sequence[int], nd: NdSbp, mesh: Mesh) -> bool:
     return all(shape[dim] % units_of_dim(nd, dim, mesh) == 0 for dim in nd.split_dims())
 
 
+def is_chunk(shape: Shape, nd: NdSbp, mesh: Mesh, rank: int) -> bool:
+    """Whether a device's part is what `torch.chunk`, axis by axis, would give it."""
+    if is_even(shape, nd, mesh) and not mesh.shares:
+        return True
+    ranges = [range(n) for n in shape]
+    for place, extent, coord in zip(nd, mesh.extents, mesh.coords(rank), strict=True):
+        if place.is_split:
+            size = -(-len(ranges[place.dim]) // extent)
+            ranges[place.dim] = ranges[place.dim][coord * size : (coord + 1) * size]
+    own = local_slices(shape, nd, mesh, rank)
+    return [range(s.start, s.stop) for s in own] == ranges
+
+
 def units_of_dim(placements: Iterable[Placement], dim: int, mesh: Mesh) -> int:
     """Of what `dim` must be a multiple to be split evenly: into so many parts, if all are equal."""
     split = (a for a, p in enumerate(placements) if p.is_split and p.dim == dim)

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from autoddl import batchwise, opaque
+
 Batch = tuple[torch.Tensor, torch.Tensor]
 Built = tuple[nn.Module, Callable, Callable[[int], Batch]]
 ROWS = 8
@@ -123,6 +125,101 @@ class ResNet(nn.Sequential):
         )  # fmt: skip
 
 
+class Decides(nn.Module):
+    """Looks at values, row by row."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.Linear(width, width)
+        self.register_buffer("shift", torch.linspace(-1, 1, width))
+
+    def forward(self, x, scale=1.0):
+        rows = [row if float(row.sum()) > 0 else 2 * row for row in self.layer(x) + self.shift]
+        return {"small": scale * torch.stack(rows), "signs": x.sign().detach()}
+
+
+class Spectrum(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width))
+
+    def forward(self, x):
+        return torch.fft.fft(x * self.weight).abs()
+
+
+class Rounded(torch.autograd.Function):
+    """With a backward pass of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Rounds(nn.Module):
+    def forward(self, x):
+        return Rounded.apply(3 * x) / 3
+
+
+class Ctc(nn.Module):
+    """Rows in front, where torch has the steps."""
+
+    def forward(self, logits, target):
+        n, steps, _ = logits.shape
+        lengths = torch.full((n,), steps), torch.full((n,), target.shape[1])
+        own = logits.log_softmax(-1).transpose(0, 1)
+        return F.ctc_loss(own, target, *lengths, reduction="none")
+
+
+class AsTheyAre(nn.Module):
+    """Modules that torch.export cannot record, or that have no rule, called once and twice."""
+
+    def __init__(self, width=12):
+        super().__init__()
+        self.first, self.last = nn.Linear(width, width), nn.Linear(width, 4 * 6)
+        self.decides, self.rounds = batchwise(Decides(width)), batchwise(Rounds())
+        self.spectrum = batchwise(Spectrum(width))
+
+    def forward(self, x):
+        x = self.first(x)
+        once = self.decides(x)
+        x = self.rounds(once["small"]) + once["signs"]
+        x = self.spectrum(x) + self.decides(x, scale=0.5)["small"]
+        return self.last(x).unflatten(1, (4, 6))
+
+
+class Normalised(nn.Sequential):
+    """A module that changes its buffers, and so runs whole."""
+
+    def __init__(self):
+        inner = nn.utils.parametrizations.spectral_norm(nn.Linear(12, 12))
+        super().__init__(nn.Linear(12, 12), opaque(inner), nn.Tanh(), nn.Linear(12, 8))
+
+
+class Likelihood(nn.Module):
+    """Of a normal distribution, which torch checks by its values."""
+
+    def __init__(self):
+        super().__init__()
+        self.each = batchwise(nn.GaussianNLLLoss(reduction="none"))
+
+    def forward(self, output, target):
+        mean, variance = output.chunk(2, -1)
+        return self.each(mean, target, F.softplus(variance)).mean()
+
+
+class MeanCtc(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.each = batchwise(Ctc())
+
+    def forward(self, output, target):
+        return self.each(output, target + 1).mean()
+
+
 def next_word(logits, target):
     return F.cross_entropy(logits.flatten(0, -2), target.flatten())
 
@@ -150,6 +247,8 @@ MODELS: dict[str, Callable[[], Built]] = {
     "resnet": lambda: (
         ResNet(), nn.CrossEntropyLoss(), batches((ROWS, 3, 8, 8), 0, (ROWS,), 10)
     ),
+    "as_they_are": lambda: (AsTheyAre(), MeanCtc(), batches((ROWS, 12), 0, (ROWS, 2), 5)),
+    "normalised": lambda: (Normalised(), Likelihood(), batches((ROWS, 12), 0, (ROWS, 4), 0)),
 }  # fmt: skip
 
 

@@ -35,6 +35,12 @@ def test_steps_equal_one_process(compare, model):
     assert found["data_parallel"]["split_ops"] > found["data_parallel"]["ops"] / 3
 
 
+def test_modules_that_run_as_they_are(compare):
+    found = compare("as_they_are", "momentum", 4, 2, ("data_parallel", "zero:mixed", "stages:2"))
+    assert found["data_parallel"]["split_ops"] > found["data_parallel"]["ops"] / 2
+    compare("normalised", "momentum", 4, 1, ("mostly_data", "random:1"))
+
+
 def test_collectives_of_unequal_pieces_run_again_after_ten_steps(compare):
     """As `runtime.measure.training` times them: their order and sizes are those of the step."""
     compare("mlp", "momentum", 11, 1, ("random:2@3-1",))

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
+import autoddl
 from tests.ranks import ROOT
 
 PAGE = (ROOT / "docs" / "pytorch.md").read_text()
@@ -48,3 +49,12 @@ def test_the_program_trains_as_one_process_does(tmp_path):
     assert float(printed[1]) == pytest.approx(losses[-1], abs=1e-3)  # three digits are printed
     for name, x in model.state_dict().items():
         torch.testing.assert_close(saved[name], x, rtol=1e-4, atol=1e-5)
+
+
+def test_modules_that_run_as_they_are(capsys):
+    found = re.search(
+        r"^```python\n(class Spectrum.*?)^# (.*?\n)```$", PAGE, re.DOTALL | re.MULTILINE
+    )
+    assert found
+    exec(found[1], {"torch": torch, "nn": torch.nn, "autoddl": autoddl})
+    assert capsys.readouterr().out == found[2]

@@ -12,7 +12,7 @@ WITHOUT = {
     "input", "param", "buffer", "loss", "stage_input", "stage_output",  # the executor's own
     "uniform", "uniform_int", "normal", "exponential", "bernoulli", "randperm",
     "by_mode", "repeat_interleave",
-    "opaque", "moe_dispatch", "moe_combine", "affine_grid",
+    "moe_dispatch", "moe_combine", "affine_grid",
 }  # fmt: skip
 
 

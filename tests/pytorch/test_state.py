@@ -9,7 +9,7 @@ import torch.distributed.checkpoint as dcp
 
 import autoddl
 from autoddl.runtime.state import Stored
-from autoddl.runtime.torch.trainer import _is_chunk
+from autoddl.sbp.layout import is_chunk
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
 from tests.pytorch.models import build
@@ -87,4 +87,6 @@ def test_a_parameter_of_two_stages_is_in_no_module(torch_jobs, tmp_path: Path):
 )
 def test_parts_that_a_dtensor_has(rows, placed, mesh, expected):
     stored = Stored((rows, 2), "float32", NdSbp.parse(placed), torch.zeros(()))
-    assert all(_is_chunk(stored, mesh, rank) for rank in range(mesh.size)) == expected
+    assert (
+        all(is_chunk(stored.shape, stored.nd, mesh, rank) for rank in range(mesh.size)) == expected
+    )

@@ -1,8 +1,10 @@
 """ATen's operators in our own kinds, as far as that needs no torch."""
 
 from . import elementwise as elementwise
+from . import lookup as lookup
 from . import loss as loss
 from . import normalize as normalize
+from . import product as product
 from . import reduce as reduce
 from . import shape as shape
 from . import windows as windows

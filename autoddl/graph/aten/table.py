@@ -10,7 +10,7 @@ returns what stands for the result, or a sequence where there are several.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..builder import GraphBuilder
@@ -40,6 +40,24 @@ def handled(target: Any) -> str | None:
     """The name under which an operator of torch has a handler, if it has one."""
     name = target._schema.name.removeprefix("aten::")
     return next((n for n in (f"{name}.{target._overloadname}", name) if n in HANDLERS), None)
+
+
+def arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's arguments by the names of the operator's schema, with defaults."""
+    names = [(argument.name, argument.default_value) for argument in target._schema.arguments]
+    given = {**dict(zip((name for name, _ in names), args, strict=False)), **kwargs}
+    return {name: given.get(name, default) for name, default in names}
+
+
+def may_change(target: Any) -> bool:
+    """Whether what is called may change a tensor: then a program is to be written without that.
+
+    It takes as long as an export itself, which most language models do not need.
+    """
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return "getitem" not in str(target)
+    return schema.is_mutable or "_norm" in schema.name and "running_mean" in str(schema)
 
 
 def renamed(kinds: Mapping[str, str]) -> None:

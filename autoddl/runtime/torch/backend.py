@@ -28,6 +28,7 @@ from .kernels import CHAINED, KERNELS
 from .kernels.loss import nll_weight
 from .kernels.product import BY_INPUT, product_gradient
 from .optimizer import TorchOptimizer
+from .trace.opaque import as_kernel
 
 
 class Torch:
@@ -40,7 +41,7 @@ class Torch:
         name = f"PyTorch {torch.__version__}"
         self.facts = Facts(name, device, torch.Tensor, _precisions(device), {})
         self.kernels = Kernels(
-            KERNELS, BY_INPUT, {("nll", 1): nll_weight}, _refuse_opaque, product_gradient,
+            KERNELS, BY_INPUT, {("nll", 1): nll_weight}, as_kernel, product_gradient,
             CHAINED,
         )  # fmt: skip
         one_thread = functools.partial(torch.set_num_threads, 1)  # of that thread
@@ -185,10 +186,6 @@ class Torch:
             )
         check_handed(parameters, (p for group in made.param_groups for p in group["params"]))
         return TorchOptimizer(made)
-
-
-def _refuse_opaque(call: Any) -> Any:
-    raise AssertionError("a trace of torch has no opaque operators")
 
 
 @functools.cache

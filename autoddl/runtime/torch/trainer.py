@@ -11,8 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ...plans.figures import figures
-from ...sbp.layout import is_even, local_slices
-from ...sbp.mesh import Mesh
+from ...sbp.layout import is_chunk
 from ..jobs.guard import inside
 from ..state import Stored
 from ..trainer import Trainer
@@ -64,7 +63,7 @@ class TorchTrainer(Trainer):
         mesh = self._job.groups.mesh
         if mesh.size == 1:
             return stored.local
-        if not all(_is_chunk(stored, mesh, rank) for rank in range(mesh.size)):
+        if not all(is_chunk(stored.shape, stored.nd, mesh, rank) for rank in range(mesh.size)):
             raise ValueError(
                 f"{name} of shape {stored.shape} is cut into other parts on {mesh} devices than a "
                 "DTensor has; use trainer.save and trainer.state_dict"
@@ -83,16 +82,3 @@ class TorchTrainer(Trainer):
         return [
             DeviceMesh(kind, torch.tensor(ranks).view(stage.mesh.extents)) for ranks, stage in pairs
         ]
-
-
-def _is_chunk(stored: Stored, mesh: Mesh, rank: int) -> bool:
-    """Whether a rank's part is what `torch.chunk`, axis by axis, would give it."""
-    if is_even(stored.shape, stored.nd, mesh) and not mesh.shares:
-        return True
-    ranges = [range(n) for n in stored.shape]
-    for place, extent, coord in zip(stored.nd, mesh.extents, mesh.coords(rank), strict=True):
-        if place.is_split:
-            size = -(-len(ranges[place.dim]) // extent)
-            ranges[place.dim] = ranges[place.dim][coord * size : (coord + 1) * size]
-    own = local_slices(stored.shape, stored.nd, mesh, rank)
-    return [range(s.start, s.stop) for s in own] == ranges

@@ -11,7 +11,7 @@ import oneflow as flow
 from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
-from ...kernel import Context, Explicit
+from ...kernel import Context, Explicit, run_opaque
 from ..autograd import detached
 from .registry import kernel
 
@@ -38,8 +38,7 @@ def by_mode(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit:
 @kernel("opaque")
 def opaque(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     """(args..., params...) -> results of the submodule's own forward pass."""
-    assert ctx.opaque is not None, f"{ctx.name} comes without its submodule"
-    return ctx.opaque(inputs, ctx.state.training, ctx.random_seed())
+    return run_opaque(ctx, inputs)
 
 
 def generator(ctx: Context, device: str) -> flow.Generator:

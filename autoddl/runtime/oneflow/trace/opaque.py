@@ -17,52 +17,10 @@ import oneflow.nn as nn
 
 from ....graph.hints import is_batchwise
 from ...kernel import OpaqueFn
-from ...nested import put_tensors, take_tensors
+from ...traced import OpaqueCall, places_of
 from .job.job import LazyJob
 from .job.raw import RawJob, RawOp, role_of
 from .job.recorder import Call
-
-
-@dataclass(frozen=True)
-class OpaqueCall:
-    """One call of a submodule (or of the loss) that the runtime can repeat with other tensors.
-
-    `slots`: for each parameter, the (module, key) places where it hangs
-    """
-
-    path: str
-    function: Callable[..., Any]
-    arguments: Any
-    num_arguments: int
-    params: tuple[str, ...]
-    slots: tuple[tuple[tuple[nn.Module, str], ...], ...]
-
-    def call(self, tensors: Sequence[flow.Tensor]) -> list[flow.Tensor]:
-        """Run on `tensors`, the arguments and then the parameters; gives the returned tensors."""
-        if len(tensors) != self.num_arguments + len(self.params):
-            raise ValueError(
-                f"{self.path or 'the model'} takes {self.num_arguments} tensors and "
-                f"{len(self.params)} parameters, got {len(tensors)} tensors"
-            )
-        args, kwargs = put_tensors(self.arguments, tensors)
-        with self._parameters(tensors[self.num_arguments :]):
-            _, results = take_tensors(self.function(*args, **kwargs), flow.Tensor)
-        return results
-
-    @contextmanager
-    def _parameters(self, tensors: Sequence[flow.Tensor]) -> Iterator[None]:
-        """The modules hold `tensors` in the places of the parameters."""
-        saved = [
-            (module, key, module._parameters[key]) for slots in self.slots for module, key in slots
-        ]
-        for slots, tensor in zip(self.slots, tensors, strict=True):
-            for module, key in slots:
-                module._parameters[key] = tensor
-        try:
-            yield
-        finally:
-            for module, key, tensor in saved:
-                module._parameters[key] = tensor
 
 
 @dataclass(frozen=True)
@@ -91,7 +49,7 @@ def collapse(
         if op.call in owner:
             inner[owner[op.call]].append(op)
     last = {ops[-1].name: call for call, ops in inner.items() if ops}
-    finder = _ParameterFinder(model)
+    places, named = places_of(model.modules()), dict(model.named_parameters())
     kept: list[RawOp] = []
     calls: dict[str, OpaqueCall] = {}
     leaking: list[int] = []
@@ -113,7 +71,7 @@ def collapse(
                 record.arguments,
                 record.num_arguments,
                 names,
-                tuple(finder.slots(name) for name in names),
+                tuple(places[id(named[name])] for name in names),
             )
     leaking += _read_from_outside(kept, inner)
     job = RawJob(tuple(kept), raw.specs)
@@ -173,44 +131,14 @@ def _callee(record: Call, model: nn.Module, loss: Callable[..., Any] | None) -> 
     return dict(model.named_modules())[record.path]
 
 
-class _ParameterFinder:
-    """Where in a model each parameter hangs, tied ones at several places."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.places: dict[Any, list[tuple[nn.Module, str]]] = {}
-        self.by_name: dict[str, Any] = {}
-        for path, module in model.named_modules():
-            for key, tensor in module._parameters.items():
-                if tensor is not None:
-                    self.places.setdefault(tensor, []).append((module, key))
-                    self.by_name[f"{path}.{key}" if path else key] = tensor
-
-    def slots(self, name: str) -> tuple[tuple[nn.Module, str], ...]:
-        return tuple(self.places[self.by_name[name]])
-
-
 def as_kernel(call: OpaqueCall) -> OpaqueFn:
     """Run `call` in training or evaluation mode; what is random in it comes from the seed."""
 
     def run(tensors: Sequence[flow.Tensor], training: bool, seed: int) -> list[flow.Tensor]:
-        with _mode(call.function, training), _seeded(seed if training else None):
-            return call.call(tensors)
+        with _seeded(seed if training else None):
+            return call.call(tensors, flow.Tensor, training)
 
     return run
-
-
-@contextmanager
-def _mode(function: Any, training: bool) -> Iterator[None]:
-    """A module in evaluation mode unless `training`; then as the user has left it."""
-    modules = list(function.modules()) if isinstance(function, flow.nn.Module) else []
-    flags = [module.training for module in modules]
-    try:
-        for module in modules:
-            module.training = module.training and training
-        yield
-    finally:
-        for module, flag in zip(modules, flags, strict=True):
-            module.training = flag
 
 
 @contextmanager

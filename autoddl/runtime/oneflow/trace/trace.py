@@ -22,11 +22,11 @@ import oneflow as flow
 import oneflow.nn as nn
 
 from ....graph.graph import Graph
-from ....graph.hints import is_batchwise
+from ....graph.hints import is_opaque
 from ....sbp.signature import find_rule, is_random
 from ...calling import Calling
 from ...jobs.guard import rank
-from ...traced import OpaqueWarning, Traced, with_hints
+from ...traced import OpaqueWarning, Traced, state_keys, with_hints
 from .batch import Scaling, compare, same_values
 from .emit import emit
 from .errors import check_local, check_loss, check_model, check_trainable, explain_failure
@@ -104,18 +104,12 @@ def trace_with_state(
         emitted.graph,
         named,
         {**dict(model.named_buffers()), **captured},
-        state_keys(model),
+        state_keys(model, flow.Tensor),
         opaque,
         attempt.lazy.structure,
         tuple(attempt.raw.specs[name] for name in attempt.lazy.inputs),
         calling,
     )
-
-
-def state_keys(model: nn.Module) -> dict[str, str]:
-    """Key of the model's `state_dict` -> the first name of that tensor; tied ones share it."""
-    first: dict[flow.Tensor, str] = {}
-    return {k: first.setdefault(t, k) for k, t in model.state_dict(keep_vars=True).items()}
 
 
 def is_known(kind: str) -> bool:
@@ -221,7 +215,7 @@ def _settle(source: _Source, known: Known) -> tuple[_Attempt, dict[str, str]]:
 
     Gives the last attempt, and why each submodule that the user did not declare is opaque.
     """
-    declared = frozenset(p for p, m in source.model.named_modules() if is_batchwise(m))
+    declared = frozenset(p for p, m in source.model.named_modules() if is_opaque(m))
     reasons: dict[str, str] = {}
     while True:
         attempt = _Attempt.of(source, declared | reasons.keys())

@@ -27,5 +27,5 @@ KERNELS: dict[str, Kernel] = {
     **softmax.KERNELS,
     **structure.KERNELS,
 }
-# BatchNorm keeps a state
-CHAINED = {k: v for k, v in {**KERNELS, **product.CHAINED}.items() if k != "normalization"}
+_KEEPING = "normalization", "opaque"  # a state
+CHAINED = {k: v for k, v in {**KERNELS, **product.CHAINED}.items() if k not in _KEEPING}

@@ -18,9 +18,12 @@ import torch
 from torch import fx, nn
 from torch.export import Dim, ExportedProgram
 
+from ....graph.aten.table import may_change
+from ....graph.hints import WAY_OUT
 from ...calling import Calling
 from ...nested import take_tensors
 from .aten import handled
+from .opaque import OPAQUE, Opaque
 from .repeats import AGAIN, Group, recorded_once
 
 MODEL, LOSS = "model", "loss"
@@ -40,6 +43,7 @@ class Whole(nn.Module):
         self.model = model
         self.loss: Any = loss if loss is None or isinstance(loss, nn.Module) else _Loss(loss)
         self.calling = calling
+        self.opaque = Opaque.of(self)
         self._results = SimpleNamespace(structure=None)  # attributes do not outlast an export
 
     @property
@@ -93,33 +97,23 @@ def export(
         raise ValueError(
             f"torch.export cannot record {type(whole.model).__name__}: {_reason(error)}. A model "
             "is planned from the operators of one forward pass: take what depends on values "
-            "(.item(), an `if` on a tensor, .data) out of its forward"
+            "(.item(), an `if` on a tensor, .data) out of its forward, or let the module that does "
+            f"it run as it is: {WAY_OUT}"
         ) from error
 
 
 def _export(whole: Whole, example: Sequence[torch.Tensor], shapes: Any) -> ExportedProgram:
-    with _no_own_backward():
+    with _no_own_backward(), whole.opaque.recorded():
         program = torch.export.export(whole, tuple(example), dynamic_shapes=shapes, strict=False)
     _inline_regions(program.graph_module)
-    if any(map(_changes, program.graph.nodes)):
+    if any(n.op == "call_function" and may_change(n.target) for n in program.graph.nodes):
         program = program.run_decompositions({})
-    reads = {n.target for n in program.graph.nodes if _reads(n)} - {AGAIN}
+    reads = {n.target for n in program.graph.nodes if _reads(n)} - {AGAIN, OPAQUE}
     unknown = {target for target in reads if not handled(target)}
     if unknown:  # in what torch itself writes them
         known = torch.export.default_decompositions()
         program = program.run_decompositions({t: known[t] for t in unknown if t in known})
     return program
-
-
-def _changes(node: fx.Node) -> bool:
-    """Whether an operator changes a tensor: then the program is to be written without that.
-
-    It takes as long as the export itself, which most language models do not need.
-    """
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return node.op == "call_function" and "getitem" not in str(node.target)
-    schema = node.target._schema
-    return schema.is_mutable or "_norm" in schema.name and "running_mean" in str(schema)
 
 
 def _reads(node: fx.Node) -> bool:
@@ -154,7 +148,8 @@ def _no_own_backward() -> Iterator[None]:
         raise ValueError(
             f"{cls.__module__}.{cls.__qualname__} is a torch.autograd.Function: its own backward "
             "pass would be lost, as a trace has forward operators alone. Write it with operators "
-            "and detach, such as x + (round(x) - x).detach()"
+            "and detach, such as x + (round(x) - x).detach(), or let the module that calls it run "
+            f"as it is: {WAY_OUT}"
         )
 
     kind.apply = classmethod(apply)

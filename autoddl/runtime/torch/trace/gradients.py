@@ -14,6 +14,7 @@ from torch.func import functional_call
 
 from ....graph.graph import Graph
 from .exported import MODEL, Whole
+from .opaque import leaves
 from .repeats import Notes
 
 
@@ -25,6 +26,8 @@ def check_gradients(whole: Whole, eager: set[str], graph: Graph) -> None:
             "no parameter that needs a gradient takes part in the loss; give the model parameters "
             "with requires_grad=True, or trace it without a loss"
         )
+    unsure = whole.opaque.unsure(whole)
+    planned, eager = planned - unsure, eager - unsure
     if planned != eager:
         lost, new = sorted(eager - planned), sorted(planned - eager)
         what = f"{lost[0]} no gradient" if lost else f"{new[0]} a gradient that it has not in torch"
@@ -35,46 +38,44 @@ def check_gradients(whole: Whole, eager: set[str], graph: Graph) -> None:
         )
 
 
-def reached(whole: Whole, example: Sequence[torch.Tensor], notes: Notes | None = None) -> set[str]:
+def reached(
+    whole: Whole,
+    example: Sequence[torch.Tensor],
+    notes: Notes | None = None,
+    by_values: bool = False,
+) -> set[str]:
     """The parameters at which the loss's backward pass would end, without any memory for it.
 
     notes: of what the layers do on the way
+    by_values: run on the example as it is, and not on fake tensors
     """
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake = torch.clone if by_values else mode.from_tensor
+    with nullcontext() if by_values else mode, torch.random.fork_rng(enabled=by_values):
         first: dict[int, str] = {}
         tensors: dict[str, Any] = {}
-        fakes: dict[int, torch.Tensor] = {}
         for name, x in (*whole.named_parameters(), *whole.named_buffers()):
-            fake = mode.from_tensor(x.detach()).requires_grad_(x.requires_grad)
-            tensors[name] = fakes[id(x)] = fake
-            first[id(fake)] = name.removeprefix(f"{MODEL}.")
-        given = tuple(mode.from_tensor(t) for t in example)
+            own = fake(x.detach()).requires_grad_(x.requires_grad)
+            tensors[name], first[id(own)] = own, name.removeprefix(f"{MODEL}.")
+        given = tuple(fake(t) for t in example)
         log = logging.getLogger(FakeTensorMode.__module__)
         log.disabled = True
         try:
-            loss = _loss(whole, tensors, given, notes)
+            loss = _loss(whole, tensors, given, notes, by_values)
         except Exception:  # what has only a real kernel: as an export has it
+            if by_values:
+                raise
             with _compiling_state_context():
-                loss = _loss(whole, tensors, given, notes)
+                loss = _loss(whole, tensors, given, notes, by_values)
         finally:
             log.disabled = False
-    found: set[str] = set()
-    seen: set[Any] = set()
-    stack = [loss.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        leaf = getattr(node, "variable", None)
-        if leaf is not None and id(leaf) in first:
-            found.add(first[id(leaf)])
-        stack += [before for before, _ in node.next_functions]
-    return found
+    return {first[id(x)] for x in leaves([loss.grad_fn]) if id(x) in first}
 
 
-def _loss(whole: Whole, tensors: Any, given: Any, notes: Notes | None) -> torch.Tensor:
-    with notes or nullcontext():
+def _loss(
+    whole: Whole, tensors: Any, given: Any, notes: Notes | None, by_values: bool
+) -> torch.Tensor:
+    with notes or nullcontext(), whole.opaque.noting(by_values):
         results = functional_call(whole, tensors, given)
         if notes is not None:
             notes.read(results)

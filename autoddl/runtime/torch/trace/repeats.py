@@ -23,19 +23,21 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode  # type: ignore[import-not-found]
 from torch.utils._pytree import tree_flatten, tree_unflatten  # type: ignore[import-not-found]
 
+from ....graph.hints import is_opaque
+
 _LEAST = 3  # layers, of which the first is recorded
 _PLAIN = (
     type(None), bool, int, float, complex, str, slice, type(...), torch.dtype, torch.device,
     torch.layout, torch.memory_format,
 )  # fmt: skip
-_LIBRARY = torch.library.Library("autoddl", "FRAGMENT")
-_LIBRARY.define(
+LIBRARY = torch.library.Library("autoddl", "FRAGMENT")
+LIBRARY.define(
     "again(Tensor[] given_first, Tensor[] made_first, Tensor[] given, str[] paths) -> Tensor[]"
 )
 AGAIN = torch.ops.autoddl.again.default
 
 
-@torch.library.register_fake("autoddl::again", lib=_LIBRARY)
+@torch.library.register_fake("autoddl::again", lib=LIBRARY)
 def _again(given_first: Any, made_first: Sequence[Tensor], given: Any, paths: Any) -> list[Tensor]:
     return [
         torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in made_first
@@ -211,7 +213,8 @@ def _layers(whole: nn.Module) -> dict[str, nn.Module]:
             continue
         built: dict[Hashable, list[str]] = {}
         for name, child in owner.named_children():
-            if any(child.children()) and all(times[id(p)] == 1 for p in child.parameters()):
+            once = all(times[id(p)] == 1 for p in child.parameters())
+            if any(child.children()) and once and not any(map(is_opaque, child.modules())):
                 built.setdefault(_build(child), []).append(f"{path}.{name}" if path else name)
         for paths in built.values():
             if len(paths) >= _LEAST:

@@ -18,16 +18,19 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
+from ....graph.aten.table import arguments
 from ....graph.builder import Follows, Ref, Unknown
 from ....graph.graph import Graph
+from ....graph.hints import WAY_OUT, is_batchwise
 from ....sbp.layout import TensorSpec
 from ...calling import Calling
-from ...traced import Traced, with_hints
+from ...traced import OpaqueCall, Traced, state_keys, with_hints
 from .aten import HANDLERS, handled
 from .constants import computed, dtype_name, is_known
 from .emit import Emitter
 from .exported import LOSS, MODEL, LossFn, Whole, export
 from .gradients import check_gradients, reached
+from .opaque import OPAQUE
 from .repeats import AGAIN, Group, Notes, live
 
 
@@ -59,10 +62,11 @@ def trace_with_state(
         if not model.training:
             model.train()
         whole.training = True
-        eager, groups = _tried(whole, tensors) if loss is not None else (None, ())
+        noted = loss is not None or whole.opaque.modules
+        eager, groups = _tried(whole, tensors) if noted else (None, ())
         program, scales = export(whole, tensors, groups)
         structure = whole.structure
-        graph, captured = _read(whole, program, tensors, scales, name or type(model).__name__)
+        graph, read = _read(whole, program, tensors, scales, name or type(model).__name__)
         if loss is not None:
             check_gradients(whole, eager or reached(whole, tensors), graph)
     finally:
@@ -71,8 +75,9 @@ def trace_with_state(
     return Traced(
         graph,
         dict(model.named_parameters()),
-        {**dict(model.named_buffers()), **captured},
-        _state_keys(model),
+        {**dict(model.named_buffers()), **read.emitter.captured},
+        state_keys(model, torch.Tensor),
+        read.opaque,
         structure=structure,
         examples=tuple(TensorSpec(tuple(t.shape), dtype_name(t.dtype)) for t in tensors),
         calling=calling,
@@ -85,13 +90,22 @@ def _tried(
 ) -> tuple[set[str] | None, tuple[Group, ...]]:
     """What one run on fake tensors tells: where gradients end, and which layers are alike.
 
-    Nothing if it fails: the export then says why.
+    Nothing if it fails: the export then says why. With opaque modules, which may look at values,
+    it then runs on the example.
     """
     notes = Notes(whole)
     try:
         return reached(whole, tensors, notes), notes.groups()
-    except Exception:
-        return None, ()
+    except Exception as error:
+        if not whole.opaque.modules:
+            return None, ()
+        if isinstance(error, ValueError):
+            raise
+        if any(x.is_meta for x in tensors):
+            raise ValueError(
+                f"on the meta device, an opaque module looks at values: {error}"
+            ) from None
+    return reached(whole, tensors, by_values=True), ()
 
 
 def _like_model(x: torch.Tensor, model: nn.Module) -> torch.Tensor:
@@ -101,28 +115,18 @@ def _like_model(x: torch.Tensor, model: nn.Module) -> torch.Tensor:
     return x.to("meta") if on_meta else x
 
 
-def _state_keys(model: nn.Module) -> dict[str, str]:
-    """Key of the model's `state_dict` -> the first name of that tensor; tied ones share it."""
-    first: dict[int, str] = {}
-    return {
-        key: first.setdefault(id(x), key)
-        for key, x in model.state_dict(keep_vars=True).items()
-        if isinstance(x, torch.Tensor)
-    }
-
-
 def _read(
     whole: Whole, program: Any, tensors: Sequence[torch.Tensor], scales: bool, name: str
-) -> tuple[Graph, dict[str, torch.Tensor]]:
-    """The graph of an exported program, and the tensors that are its buffers "#k"."""
-    emitter = Emitter(int(tensors[0].shape[0]) if scales else 1, scales)
+) -> tuple[Graph, _Reader]:
+    """The graph of an exported program, and what has read it."""
+    reader = _Reader(whole, program, Emitter(int(tensors[0].shape[0]) if scales else 1, scales))
     try:
-        outputs = _Reader(whole, program, emitter).run()
+        outputs = reader.run()
     except Follows:  # the graph is for this batch alone
-        emitter = Emitter(emitter.batch, False)
-        outputs = _Reader(whole, program, emitter).run()
+        reader = _Reader(whole, program, Emitter(reader.emitter.batch, False))
+        outputs = reader.run()
     loss = outputs.pop() if whole.loss is not None else None
-    return emitter.graph(name, outputs, loss), emitter.captured
+    return reader.emitter.graph(name, outputs, loss), reader
 
 
 class _Reader:
@@ -132,6 +136,7 @@ class _Reader:
     lazy:  sources that nobody has read yet
     own:   in a layer that is recorded once, what stands for the first layer's nodes in this one
     paths: of the first layer and of this one
+    opaque: operator name -> the call that it stands for
     """
 
     def __init__(self, whole: Whole, program: Any, emitter: Emitter) -> None:
@@ -140,6 +145,7 @@ class _Reader:
         self.lazy: dict[fx.Node, Callable[[], Ref]] = {}
         self.own: dict[fx.Node, fx.Node] = {}
         self.paths = "", ""
+        self.calls, self.opaque = whole.opaque.calls, dict[str, OpaqueCall]()
         signature = program.graph_signature
         self.inputs = {s.arg.name: s for s in signature.input_specs if hasattr(s.arg, "name")}
         self.changed = [s for s in signature.output_specs if s.kind is not OutputKind.USER_OUTPUT]
@@ -181,7 +187,8 @@ class _Reader:
             path = str(spec.target).removeprefix(f"{MODEL}.")
             raise ValueError(
                 f"the model changes {what} {path} in place in its forward pass, which a plan would "
-                "not do; compute it outside of the model, or return it"
+                "not do; compute it outside of the model, or return it, or let the module run as "
+                "it is: autoddl.opaque(module)"
             )
         return moving
 
@@ -261,9 +268,14 @@ class _Reader:
             self.known[node] = self._value(node.args[0])[node.args[1]]
             return
         self.emitter.module = self._module(node)
+        if node.target is OPAQUE:
+            self.known[node] = self._opaque(node)
+            return
         if not isinstance(node.target, torch._ops.OpOverload):
             raise self._refusal(node, str(node.target))
-        given = {k: self._value(v) for k, v in _arguments(node).items()}
+        given = {
+            k: self._value(v) for k, v in arguments(node.target, node.args, node.kwargs).items()
+        }
         if self._is_constant(node, given):
             self.known[node] = computed(node, given, self.emitter.batch)
             return
@@ -278,6 +290,18 @@ class _Reader:
             raise
         except Unknown as error:
             raise self._refusal(node, str(error)) from None
+
+    def _opaque(self, node: fx.Node) -> list[Ref]:
+        """A call of an opaque module."""
+        noted, values = self.calls[node.args[2]], node.meta["val"]
+        call, module = noted.call, noted.call.function
+        made = self.emitter.several(
+            "opaque", self._value(node.args[0]), [self._out(v) for v in values],
+            module=self.emitter.module, batchwise=is_batchwise(module),
+            num_args=call.num_arguments, num_buffers=len(list(module.buffers())),
+        )  # fmt: skip
+        self.opaque[self.emitter.ops[-1].name] = call
+        return made
 
     def _module(self, node: fx.Node) -> str:
         """The path of the submodule that has issued a node."""
@@ -308,7 +332,8 @@ class _Reader:
         trace = str(node.meta.get("stack_trace") or "").strip().splitlines()
         line = f", at `{trace[-1].strip()}`" if trace else ""
         return ValueError(
-            f"{where}{line}: autoddl has no rule for {what}; write it with other operators"
+            f"{where}{line}: autoddl has no rule for {what}; write it with other operators, or let "
+            f"the module run as it is: {WAY_OUT}"
         )
 
 
@@ -319,18 +344,4 @@ def _names(whole: Whole) -> dict[str, str]:
     for named in (whole.named_parameters, whole.named_buffers):
         for name, x in named(remove_duplicate=False):
             found[name] = first.setdefault(id(x), name.removeprefix(f"{MODEL}."))
-    return found
-
-
-def _arguments(node: fx.Node) -> dict[str, Any]:
-    """The arguments by the names of the operator's schema, with defaults."""
-    assert isinstance(node.target, torch._ops.OpOverload)
-    found = {}
-    for index, argument in enumerate(node.target._schema.arguments):
-        if index < len(node.args):
-            found[argument.name] = node.args[index]
-        elif argument.name in node.kwargs:
-            found[argument.name] = node.kwargs[argument.name]
-        else:
-            found[argument.name] = argument.default_value
     return found

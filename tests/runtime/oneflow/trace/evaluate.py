@@ -39,7 +39,7 @@ def run_graph(traced, example, graph=None):
         elif op.kind == "loss":
             (loss,), outputs = inputs, []
         elif op.kind == "opaque":
-            outputs = traced.opaque[op.name].call(inputs)
+            outputs = traced.opaque[op.name].call(inputs, flow.Tensor)
         else:
             outputs = _run(op, graph.spec(op), inputs, state)
         for name, value in zip(op.outputs, outputs, strict=True):

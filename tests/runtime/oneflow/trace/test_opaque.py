@@ -8,7 +8,7 @@ import oneflow.nn as nn
 import oneflow.nn.functional as F
 import pytest
 
-from autoddl.graph.hints import batchwise
+from autoddl.graph.hints import batchwise, opaque
 from autoddl.runtime.oneflow.trace.trace import is_known, trace_with_state
 from autoddl.runtime.traced import OpaqueWarning
 from tests.runtime.oneflow.trace import toys
@@ -126,11 +126,11 @@ def test_it_runs_on_the_parameters_that_it_is_given():
     traced = trace_with_state(model, toys.rows())
     weight = model.first.weight
     zeros = [flow.zeros(8, 8), flow.ones(8)]
-    (result,) = traced.opaque["first/opaque"].call([toys.rows(), *zeros])
+    (result,) = traced.opaque["first/opaque"].call([toys.rows(), *zeros], flow.Tensor)
     assert result.tolist() == [[1.0] * 8] * 4
     assert model.first.weight is weight
     with pytest.raises(ValueError, match="first takes 1 tensors and 2 parameters, got 2"):
-        traced.opaque["first/opaque"].call([toys.rows(), flow.zeros(8, 8)])
+        traced.opaque["first/opaque"].call([toys.rows(), flow.zeros(8, 8)], flow.Tensor)
 
 
 def test_tied_parameters_inside_are_replaced_at_all_places():
@@ -140,15 +140,16 @@ def test_tied_parameters_inside_are_replaced_at_all_places():
     assert "again.weight" not in call.params and "first.weight" in call.params
     assert_same_training(traced, model, toys.example(), F.cross_entropy)
     given = [flow.zeros(*traced.params[name].shape) for name in call.params]
-    (result,) = call.call([toys.rows(), *given])
+    (result,) = call.call([toys.rows(), *given], flow.Tensor)
     assert np.abs(result.numpy()).max() == 0
 
 
-def test_batchwise_modules_are_opaque_without_a_warning():
-    model = nn.Sequential(batchwise(toys.Mlp()), nn.Linear(5, 5))
+@pytest.mark.parametrize("declared", [batchwise, opaque])
+def test_declared_modules_are_opaque_without_a_warning(declared):
+    model = nn.Sequential(declared(toys.Mlp()), nn.Linear(5, 5))
     traced = trace_with_state(model, *toys.example(), loss=F.cross_entropy)
     (op,) = opaque_of(traced).values()
-    assert op.name == "0/opaque" and op.attrs["batchwise"] is True
+    assert op.name == "0/opaque" and op.attrs["batchwise"] is (declared is batchwise)
     assert_same_training(traced, model, toys.example(), F.cross_entropy)
     larger = trace_with_state(model, *toys.example(8), loss=F.cross_entropy)
     assert traced.graph.with_batch(8).fingerprint == larger.graph.fingerprint

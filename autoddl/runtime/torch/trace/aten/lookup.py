@@ -8,23 +8,11 @@ from typing import Any
 
 import torch
 
+from .....graph.aten.lookup import each_of, embedding
 from .....graph.aten.table import Args, aten
 from .....graph.builder import Ref, Unknown, broadcast, product
 from ..constants import Varying
 from ..emit import Emitter
-
-
-@aten("embedding")
-def embedding(e: Emitter, a: Args) -> Ref:
-    """Rows of a table; one of them may get no gradient."""
-    weight, indices = e.ref(a["weight"]), e.ref(a["indices"])
-    shape = (*indices.shape, weight.shape[1])
-    if a["padding_idx"] == -1 and not a["scale_grad_by_freq"]:
-        return e.op("gather", [weight, indices], shape, axis=0)
-    return e.op(
-        "embedding", [weight, indices], shape, padding_idx=a["padding_idx"],
-        scale_grad_by_freq=a["scale_grad_by_freq"],
-    )  # fmt: skip
 
 
 @aten("_embedding_bag", "_embedding_bag_forward_only")
@@ -42,11 +30,6 @@ def embedding_bag(e: Emitter, a: Args) -> Any:
         weights = e.reshaped(a["per_sample_weights"], (bags, length, 1))
         each = e.op("broadcast_mul", [each, weights], each.shape)
     return (e.mean(each, (1,)) if a["mode"] else e.sum(each, (1,))), None, None, None
-
-
-@aten("index_select")
-def index_select(e: Emitter, a: Args) -> Ref:
-    return e.op("gather", [a["self"], a["index"]], *a["out"], axis=a["dim"])
 
 
 def _from_start(e: Emitter, indices: Any, size: int) -> Ref:
@@ -158,64 +141,9 @@ def index_put(e: Emitter, a: Args) -> Ref:
         raise Unknown("values for an index of other dims than the first")
     values = e.reshaped(e.expanded(values, [*front, *sizes]), [count, *sizes])
     kind = "dim_scatter_add" if a["accumulate"] else "dim_scatter_update"
-    found = e.op(kind, [flat, _each(e, places, sizes), values], flat.shape, dim=0)
+    found = e.op(kind, [flat, each_of(e, places, sizes), values], flat.shape, dim=0)
     found = e.reshaped(found, turned.shape)
     return e.permuted(found, [order.index(d) for d in range(x.ndim)])
-
-
-def _each(e: Emitter, places: Ref, sizes: Sequence[int], dim: int = 0) -> Ref:
-    """Indices of one dim, the same for all elements of the others."""
-    shape = [*sizes[:dim], *places.shape, *sizes[dim:]]
-    return e.expanded(
-        e.reshaped(places, [n if d == dim else 1 for d, n in enumerate(shape)]), shape
-    )
-
-
-@aten("index_add", "index_copy", "index_fill")
-def index_add(e: Emitter, a: Args) -> Ref:
-    """x with rows of a dim added to, or replaced."""
-    x, places = e.ref(a["self"]), e.ref(a["index"])
-    dim, name = a["dim"] % x.ndim, a["name"]
-    each = _each(e, places, [*x.shape[:dim], *x.shape[dim + 1 :]], dim)
-    if name == "index_fill":
-        if isinstance(a["value"], Ref):
-            raise Unknown("index_fill with a computed value")
-        attrs = {"dim": dim, "src_scalar": float(a["value"])}
-        return e.op("dim_scatter_update_scalar", [x, each], x.shape, **attrs)
-    source, alpha = a["source"], a.get("alpha", 1)
-    source = source if alpha == 1 else e.same("scalar_mul", source, operand=alpha)
-    kind = "dim_scatter_add" if name == "index_add" else "dim_scatter_update"
-    return e.op(kind, [x, each, source], x.shape, dim=dim)
-
-
-@aten("gather")
-def gather(e: Emitter, a: Args) -> Ref:
-    return e.op("dim_gather", [a["self"], a["index"]], *a["out"], dim=_dim(e, a))
-
-
-def _dim(e: Emitter, a: Args) -> int:
-    return a["dim"] % max(e.ref(a["self"]).ndim, 1)
-
-
-@aten("scatter", "scatter_add")
-def scatter(e: Emitter, a: Args) -> Ref:
-    """x with values, or one value, at the index along a dim, or with them added there."""
-    if a.get("reduce"):
-        raise Unknown(f"scatter with reduce={a['reduce']!r}")
-    inputs, dim = [a["self"], a["index"]], _dim(e, a)
-    if "src" in a:
-        kind = "dim_scatter_add" if a["name"] == "scatter_add" else "dim_scatter_update"
-        return e.op(kind, [*inputs, a["src"]], *a["out"], dim=dim)
-    return e.op("dim_scatter_update_scalar", inputs, *a["out"], dim=dim, src_scalar=a["value"])
-
-
-@aten("one_hot")
-def one_hot(e: Emitter, a: Args) -> Ref:
-    given = {
-        f"{t}_{v}_value": n for t in ("floating", "integer") for v, n in (("on", 1), ("off", 0))
-    }
-    shape, dtype = a["out"]
-    return e.op("one_hot", [a["self"]], shape, dtype, depth=shape[-1], dtype=dtype, **given)
 
 
 @aten("histc")

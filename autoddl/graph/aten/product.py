@@ -1,22 +1,15 @@
-"""Matrix products and attention."""
+"""Matrix products."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-
-from .....graph.aten.shape import repeat_interleave
-from .....graph.aten.table import Args, aten, renamed
-from .....graph.builder import Ref, Unknown, product
-from ..constants import Varying
-from ..emit import Emitter
+from ..builder import GraphBuilder, Ref, Unknown, product
+from .table import Args, aten, renamed
 
 renamed({"linalg_inv": "inv", "inverse": "inv"})
 
 
 @aten("linear")
-def linear(e: Emitter, a: Args) -> Ref:
+def linear(e: GraphBuilder, a: Args) -> Ref:
     x, weight = e.ref(a["input"]), e.ref(a["weight"])
     flat = x if x.ndim > 1 else e.reshaped(x, (1, x.shape[0]))
     y = e.product(flat, weight, transpose_b=True)
@@ -26,7 +19,7 @@ def linear(e: Emitter, a: Args) -> Ref:
 
 
 @aten("matmul", "mm", "bmm")
-def matmul(e: Emitter, a: Args) -> Ref:
+def matmul(e: GraphBuilder, a: Args) -> Ref:
     x, y = e.ref(a["self"]), e.ref(a["mat2"] if "mat2" in a else a["other"])
     left = x if x.ndim > 1 else e.reshaped(x, (1, x.shape[0]))
     right = y if y.ndim > 1 else e.reshaped(y, (y.shape[0], 1))
@@ -34,12 +27,12 @@ def matmul(e: Emitter, a: Args) -> Ref:
 
 
 @aten("mv", "dot")
-def vectors(e: Emitter, a: Args) -> Ref:
+def vectors(e: GraphBuilder, a: Args) -> Ref:
     return matmul(e, {**a, "other": a["vec"] if "vec" in a else a["tensor"]})
 
 
 @aten("addmm", "baddbmm")
-def addmm(e: Emitter, a: Args) -> Ref:
+def addmm(e: GraphBuilder, a: Args) -> Ref:
     """beta self + alpha a b."""
     first, second = ("mat1", "mat2") if a["name"] == "addmm" else ("batch1", "batch2")
     y = e.product(a[first], a[second])
@@ -51,7 +44,7 @@ def addmm(e: Emitter, a: Args) -> Ref:
 
 
 @aten("einsum")
-def einsum(e: Emitter, a: Args) -> Ref:
+def einsum(e: GraphBuilder, a: Args) -> Ref:
     """Two tensors at a time, from the left."""
     text, tensors = a["equation"].replace(" ", ""), [e.ref(x) for x in a["tensors"]]
     given, arrow, out = text.partition("->")
@@ -69,7 +62,7 @@ def einsum(e: Emitter, a: Args) -> Ref:
 
 
 @aten("_trilinear")
-def bilinear(e: Emitter, a: Args) -> Ref:
+def bilinear(e: GraphBuilder, a: Args) -> Ref:
     """As `torch.nn.Bilinear` calls it: rows of two tensors by a matrix for each feature."""
     dims = [tuple(a[name]) for name in ("expand1", "expand2", "expand3", "sumdim")]
     if dims != [(1, 3), (0,), (1, 2), (2, 3)]:
@@ -78,14 +71,14 @@ def bilinear(e: Emitter, a: Args) -> Ref:
     return einsum(e, {"equation": "bi,kij,bj->bk", "tensors": tensors})
 
 
-def _without(e: Emitter, x: Ref, names: str, wanted: set[str]) -> tuple[Ref, str]:
+def _without(e: GraphBuilder, x: Ref, names: str, wanted: set[str]) -> tuple[Ref, str]:
     """The sum over the dims that nobody wants."""
     gone = [d for d, c in enumerate(names) if c not in wanted]
     return (e.sum(x, gone) if gone else x), "".join(c for c in names if c in wanted)
 
 
 def _contracted(
-    e: Emitter, x: Ref, ones: str, y: Ref, others: str, wanted: set[str]
+    e: GraphBuilder, x: Ref, ones: str, y: Ref, others: str, wanted: set[str]
 ) -> tuple[Ref, str]:
     """The product of two named tensors, summed over what both have and nobody wants."""
     x, ones = _without(e, x, ones, wanted | set(others))
@@ -113,7 +106,7 @@ def _contracted(
 
 
 @aten("_grouped_mm", "transformers::grouped_mm_fallback")
-def grouped(e: Emitter, a: Args) -> Ref:
+def grouped(e: GraphBuilder, a: Args) -> Ref:
     """Rows by the matrix of the expert that they are for."""
     x, weight = (
         e.ref(a[n] if n in a else a[m]) for n, m in (("self", "input"), ("mat2", "weight"))
@@ -121,67 +114,3 @@ def grouped(e: Emitter, a: Args) -> Ref:
     if x.ndim != 2 or weight.ndim != 3 or a["offs"] is None or a.get("bias") is not None:
         raise Unknown("a grouped product of other tensors than rows and a matrix for each expert")
     return e.op("grouped_matmul", [x, weight, a["offs"]], *a["out"])
-
-
-@aten("scaled_dot_product_attention")
-def attention(e: Emitter, a: Args) -> Ref:
-    """softmax(q k^T scale + mask) v; see the rule of `attention`."""
-    q, k, v = (e.ref(a[n]) for n in ("query", "key", "value"))
-    scale = float(a["scale"] if a["scale"] is not None else q.shape[-1] ** -0.5)
-    mask, causal = _seen(a["attn_mask"], bool(a["is_causal"]), (q.shape[-2], k.shape[-2]))
-    if not q.ndim == k.ndim == v.ndim == 4:
-        if not q.ndim == k.ndim == v.ndim == 3 or (mask is not None and mask.ndim > 2):
-            raise Unknown("attention of tensors that are not [batch, heads, rows, width]")
-        rows = {n: e.reshaped(x, (x.shape[0], 1, *x.shape[1:])) for n, x in
-                (("query", q), ("key", k), ("value", v))}  # fmt: skip
-        return e.reshaped(attention(e, {**a, **rows, "scale": scale}), a["out"][0])
-    shape = (*q.shape[:-1], v.shape[-1])
-    if a["dropout_p"]:
-        return _dropping(e, a, q, k, v, mask, causal)
-    given = [q, k, v] if mask is None else [q, k, v, mask]
-    return e.op("attention", given, shape, causal=causal, scale=scale)
-
-
-def _seen(mask: Any, causal: bool, size: tuple[int, int]) -> tuple[Any, bool]:
-    """The mask, and whether attention is causal; what a known mask says is said without it."""
-    if mask is None or isinstance(mask, Ref):
-        return mask, causal
-    known = mask.values[0] if isinstance(mask, Varying) else mask
-    if known.dtype == torch.bool:
-        seen = known
-    else:
-        seen = known == 0
-        if not bool((seen | (known <= torch.finfo(known.dtype).min)).all()):
-            return mask, causal
-    rows = torch.ones(size, dtype=torch.bool).tril()
-    if bool(seen.all()):
-        return None, causal
-    if seen.shape[-2:] == rows.shape and bool((seen == rows).all()):
-        return None, True
-    return mask, causal
-
-
-def _dropping(e: Emitter, a: Args, q: Ref, k: Ref, v: Ref, mask: Any, causal: bool) -> Ref:
-    """Attention that drops some of its weights, step by step."""
-    times = q.shape[1] // k.shape[1]
-    if times > 1:
-        many = {"dim": 1, "repeats": times}
-        k, v = (
-            repeat_interleave(
-                e, {**many, "self": x, "out": ((*x.shape[:1], q.shape[1], *x.shape[2:]),)}
-            )
-            for x in (k, v)
-        )
-    scale = a["scale"] if a["scale"] is not None else q.shape[-1] ** -0.5
-    scores = e.product(e.same("scalar_mul", q, operand=float(scale)), k, transpose_b=True)
-    hidden = float("-inf")
-    if causal:
-        far = ~torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
-        scores = e.op("masked_fill", [scores, far], scores.shape, operand=hidden)
-    if mask is not None and e.ref(mask).dtype == "bool":
-        far = e.op("logical_not", [mask], e.ref(mask).shape)
-        scores = e.op("masked_fill", [scores, far], scores.shape, operand=hidden)
-    elif mask is not None:
-        scores = e.op("broadcast_add", [scores, mask], scores.shape)
-    weights = e.same("dropout", e.same("softmax", scores), rate=float(a["dropout_p"]))
-    return e.product(weights, v)
