@@ -143,7 +143,7 @@ def ranked_partitions(
         prices = StagePrices(
             cut, model, counts, recompute=recomputes, zero=options.zero, deadline=cutting
         )
-        found = _in_time(lambda: _interleaved(prices, counts, options), cutting, deadline, gives_up)
+        found = _fitting(lambda: _interleaved(prices, counts, options), prices, deadline, gives_up)
         return prices, found
     prices = StagePrices(cut, model, counts, schedule, recomputes, options.zero, cutting)
     cluster = model.cluster
@@ -173,7 +173,7 @@ def ranked_partitions(
         searched = prices.refine_equal(stages)
         if searched is not None and cutting.is_over:
             few = (searched,)
-    found = _in_time(lambda: _ranked(task, prices, few, counts), cutting, deadline, gives_up)
+    found = _fitting(lambda: _ranked(task, prices, few, counts), prices, deadline, gives_up)
     if cutting.was_ended:
         deadline.end()
     return prices, found
@@ -206,17 +206,21 @@ def _groups(cluster: Cluster) -> tuple[tuple[int, float], ...]:
     )
 
 
-def _in_time(
-    find: Callable[[], list[Partition]], cutting: Deadline, deadline: Deadline, gives_up: bool
+def _fitting(
+    find: Callable[[], list[Partition]], prices: StagePrices, deadline: Deadline, gives_up: bool
 ) -> list[Partition]:
-    """The partitions found by `cutting`; if none fits, what is found after it, too."""
-    try:
-        return find()
-    except ValueError:
-        if not cutting.is_over or (gives_up and deadline.is_over):
-            raise
-        cutting.follow(deadline, gives_up)
-        return find()
+    """The partitions found in time; if none fits, those in more time, on what seemed hopeless."""
+    cutting = prices.deadline
+    while True:
+        try:
+            return find()
+        except ValueError:
+            if cutting.is_over:
+                if gives_up and deadline.is_over:
+                    raise
+                cutting.follow(deadline, gives_up)
+            elif not prices.search_the_rest():
+                raise
 
 
 def _ranked(

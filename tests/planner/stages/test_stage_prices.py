@@ -47,6 +47,14 @@ def test_one_number_is_searched_until_more_are_asked_for(monkeypatch):
     assert list(prices._searched[2, 2, 0]) == [2, 8]
 
 
+def test_what_seems_hopeless_is_searched_where_nothing_smaller_fits(monkeypatch):
+    """Two stages on four hosts have two each; GPT of 6.8 billion parameters on 8x8 was refused."""
+    monkeypatch.setattr(stage_prices, "LARGE", 0)
+    plan = find_plan(DEEP, cluster("gcp_a100", 4, 1), PlanOptions(stages=2, baselines=False))
+    plan.verify()
+    assert len(plan.stages) == 2
+
+
 def test_more_micro_batches_may_do_without_recomputation():
     """The least number with which what is in flight fits, were all divided evenly."""
     cut, counts = cut_graph(attention(4, 64, 16, 32, 4)), (1, 2, 4, 8, 16, 32, 64)
