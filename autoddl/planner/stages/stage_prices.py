@@ -9,8 +9,8 @@ On a large sub-mesh not every number of micro-batches is searched: first the lea
 pipeline fills in a quarter of its time and half of the memory might do, then what `refine` is asked
 for. Others are priced at the placements found for these. Sub-meshes are asked for from small to
 large, and what is inside a stage only becomes dearer as it grows: once one could not beat smaller
-ones even with memory for nothing, those larger still are left out. That is a rule of thumb: on a
-machine where it fails a better plan is missed.
+ones even with memory for nothing, those larger still are left out, unless nothing fits without
+them. That is a rule of thumb: on a machine where it fails a better plan is missed.
 
 A tied parameter whose readers are in several stages is held by each; a stage with some of them but
 not all also pays for sending and adding up its gradient once an iteration.
@@ -49,9 +49,9 @@ Array = NDArray[np.float64]
 LARGE = 8
 _FILL = 0.25  # of the time
 _ROOM = 0.5  # of the memory
-# Strategies of a group that runs are priced with; the stages that are chosen have all. With 450 GPTs
-# of 6.8, 36 and 175 billion parameters in 4, 4 and 8 stages have the same plans, in 1.4, 1.7 and 1.05
-# times the time.
+# Strategies of a group that runs are priced with; the stages that are chosen have all. With 450,
+# GPTs of 6.8, 36 and 175 billion parameters in 4, 4 and 8 stages have the same plans, in 1.4, 1.7
+# and 1.05 times the time.
 _CAP = 100
 
 
