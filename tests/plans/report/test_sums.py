@@ -1,12 +1,12 @@
 """What people read in a table adds up to the total that they read, in sixty plans of all kinds."""
 
-import math
 import random
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
 from autoddl.cluster.spec import HostGroup
 from autoddl.graph.graph import Graph
@@ -18,18 +18,19 @@ from autoddl.plans.figures import figures
 from autoddl.plans.report import report
 from autoddl.plans.report.sections import Report, Table
 from autoddl.plans.report.terminal import PIPE_WIDTH, text
+from autoddl.tools.cli import main
 from autoddl.tools.compare import compare
 from autoddl.tools.report.compare import comparison_report
 from tests.clusters import cluster
 from tests.graphs import attention, mlp, residual
+from tests.plans.report.printed import cell, number, tables
 
-UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "%": 0.01,
-         "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}  # fmt: skip
 SHAPES = ((1, 1), (2, 2), (4, 1), (1, 4), (2, 3), (2, 4))
 MACHINES = ("laptop", "piz_daint", "gcp_a100")
 KINDS = (
     "plain", "micro-batches", "tight", "ZeRO", "run again", "float16", "stages", "overlap",
     "in flight", "shares", "unlike hosts", "stages on unlike hosts", "hints", "hints in stages",
+    "PyTorch",
 )  # fmt: skip
 NO_OTHERS = PlanOptions(baselines=False)
 DEVICE = cluster("laptop", 2, 2).device
@@ -94,21 +95,14 @@ def some_plan(number: int) -> Plan:
     if kind == "float16":
         where = cluster("gcp_a100", where.nodes, where.gpus_per_node)
         return find_plan(some_graph(rng), where, replace(NO_OTHERS, precision="float16"))
+    if kind == "PyTorch":
+        return find_plan(some_graph(rng), where, replace(NO_OTHERS, back_end="torch"))
     parts = rng.choice((2, 4)) if kind == "micro-batches" else None
     options = PlanOptions(optimizer=rng.choice(("adam", "sgd", "momentum")), micro_batches=parts)
     return find_plan(some_graph(rng), where, options)
 
 
 PLANS = [some_plan(number) for number in range(SEVERAL)]
-
-
-def number(cell: str) -> tuple[float, float]:
-    """The value of `2.34 ms`, and how far it may be off: half of its last digit."""
-    found = re.fullmatch(r"([+-]?[\d.]+(?:e[+-]\d+)?) ?(\w+|%)", cell)
-    assert found, cell
-    value, unit = float(found[1]), UNITS[found[2]]
-    off = 0.5 * 10.0 ** (math.floor(math.log10(abs(value))) - 2) if value else 0.0
-    return value * unit, max(off, 0.5 if found[2] == "B" else 0.0) * unit
 
 
 def read_tables(shown: Report) -> Iterator[tuple[Table, list[list[str]]]]:
@@ -137,6 +131,7 @@ def test_they_are_of_all_kinds():
     assert {plan.precision for plan in PLANS} == {"float32", "float16"}
     assert sum(plan.micro_batches > 1 for plan in PLANS) >= 10
     assert sum(bool(plan.recomputed) for plan in PLANS) >= 4
+    assert {stage.back_end for plan in PLANS for stage in plan.stages} == {"oneflow", "torch"}
     assert sum(any(stage.buckets for stage in plan.stages) for plan in PLANS) >= 4
     assert sum(any(stage.turns for stage in plan.stages) for plan in PLANS) >= 4
     assert sum(any(stage.shares for stage in plan.stages) for plan in PLANS) >= 4
@@ -191,3 +186,76 @@ def test_what_is_read_of_each_scheme_adds_up(plan: Plan):
         ):
             allowed = sum(values[t][1] for t in (whole, *parts))
             assert sum(values[t][0] for t in parts) == pytest.approx(values[whole][0], abs=allowed)
+
+
+def check_printed(printed: str, width: int) -> int:
+    """Lines fit, no column is empty, and columns add up; the number of those that were added up."""
+    assert max(map(len, printed.splitlines())) <= width
+    added = 0
+    for table in tables(printed):
+        for title, start, end in table.columns:
+            assert not table.is_empty(start, end), (title, table.lines)
+            if not table.total or not (told := cell(table.total, end)) or start == 0:
+                continue
+            parts = [number(own) for line in table.lines if (own := cell(line, end))]
+            whole, off = number(told)
+            allowed = off + sum(part[1] for part in parts)
+            assert sum(part[0] for part in parts) == pytest.approx(whole, abs=allowed), title
+            added += 1
+    return added
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("plan", PLANS[::7], ids=range(0, SEVERAL, 7))
+def test_what_plan_and_explain_print_adds_up_at_every_width(plan: Plan, width: int):
+    shown = report(plan)
+    stages = len(set(figures(plan).same_as))
+    assert check_printed(text(shown, width=width), width) >= 9 * stages  # of time, memory, layers
+    assert check_printed(text(shown, width=width, brief=True), width) >= 5 * stages
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("number_", range(SEVERAL))
+def test_what_the_commands_print_of_sixty_plans_adds_up(number_: int, tmp_path, monkeypatch):
+    plan = PLANS[number_]
+    plan.save(tmp_path / "plan.json")
+    plan.graph.save(tmp_path / "graph.json")
+    monkeypatch.chdir(tmp_path)
+    stages = len(set(figures(plan).same_as))
+    where = plan.cluster
+    shape = ["--cluster", where.name, "--nodes", str(where.nodes)]
+    shape += ["--gpus-per-node", str(where.gpus_per_node)]
+    for width in (80, 120, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert check_printed(printed("explain", "plan.json"), width) >= 9 * stages
+        assert check_printed(printed("explain", "plan.json", "--notation", "sbp"), width)
+        assert check_printed(printed("memory", "plan.json"), width)
+        if len(plan.stages) == 1 and not where.groups:
+            assert check_printed(printed("plan", "graph.json", *shape), width) >= 5
+            check_printed(printed("compare", "graph.json", *shape), width)
+
+
+def printed(*words: str) -> str:
+    result = CliRunner().invoke(main, list(words))
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_sum_that_is_off_an_empty_column_and_a_long_line_are_found():
+    right = "\n".join((
+        "what     time      of",
+        "─────────────────────",
+        "a        1 ms   0.5 %",
+        "b        2 ms   0.5 %",
+        "",
+        "a step   3 ms     1 %",
+    ))  # fmt: skip
+    assert check_printed(right, 21) == 2
+    for wrong, width in (
+        (right, 20),
+        (right.replace("3 ms", "4 ms"), 21),
+        (right.replace("0.5 %", "     "), 21),
+    ):
+        with pytest.raises(AssertionError):
+            check_printed(wrong, width)
