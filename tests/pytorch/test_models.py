@@ -16,15 +16,16 @@ IN_DOUBLE = ("resnet18", "efficientnet_b0", "densenet121", "mobilenet_v3_small")
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("double", [False, True])
-def test_models_nobody_here_wrote_train_as_in_one_process(double):
+@pytest.mark.parametrize("kind", ["single", "double", "opaque"])
+def test_models_nobody_here_wrote_train_as_in_one_process(kind):
     pytest.importorskip("torchvision", reason="needs torchvision")
     pytest.importorskip("transformers", reason="needs transformers")
-    names = IN_DOUBLE if double else [name for name in zoo.ASKED if name not in IN_DOUBLE]
+    single = [name for name in zoo.ASKED if name not in IN_DOUBLE]
+    names = {"single": single, "double": IN_DOUBLE, "opaque": zoo.OPAQUE}[kind]
     words = [
         "-m",
         "benchmarks.torch_models",
-        *(["--double", "--steps", "5"] if double else []),
+        *(["--double", "--steps", "5"] if kind == "double" else []),
         *names,
     ]
     done = subprocess.run(
@@ -32,7 +33,8 @@ def test_models_nobody_here_wrote_train_as_in_one_process(double):
         capture_output=True, text=True, timeout=7200, check=True,
     )  # fmt: skip
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert not [row for row in rows if "error" in row or row.get("opaque")]
+    assert not [row for row in rows if "error" in row]
+    assert all(bool(row["opaque"]) == (kind == "opaque") for row in rows if "opaque" in row)
     trained = [row for row in rows if "scheme" in row]
     assert all(row["ok"] for row in trained), [row for row in trained if not row["ok"]]
     assert {row["model"] for row in trained} == set(names)

@@ -10,6 +10,7 @@ import importlib
 import torch
 from torch import nn
 
+from autoddl import batchwise
 from tests.pytorch.models import batches
 
 ROWS, WORDS, LENGTH, SIDE = 8, 96, 16, 32
@@ -120,6 +121,18 @@ SEQUENCES = {
     "bart": ("BartForConditionalGeneration", _BART),
     "pegasus": ("PegasusForConditionalGeneration", _BART),
     "marian": ("MarianMTModel", _BART),
+    "switch": (
+        "SwitchTransformersForConditionalGeneration",
+        {
+            **_T5,
+            "num_experts": 4,
+            "num_sparse_encoder_layers": 1,
+            "num_sparse_decoder_layers": 1,
+            "num_decoder_layers": 2,
+            "expert_capacity": 64,
+            "router_jitter_noise": 0.0,
+        },
+    ),
 }
 IMAGES = {
     "vit": ("ViTForImageClassification", _IMAGE),
@@ -149,13 +162,16 @@ IMAGES = {
             "patch_sizes": [4, 2], "strides": [4, 2], "num_attention_heads": [2, 4],
             "mlp_ratios": [2, 2], "num_labels": 10}),
     "cvt": ("CvtForImageClassification", {"embed_dim": [16, 32], "num_heads": [2, 2],
-            "depth": [1, 1], "patch_sizes": [7, 3], "patch_stride": [4, 2], "patch_padding": [2, 1],
+            "depth": [1, 2], "patch_sizes": [7, 3], "patch_stride": [4, 2], "patch_padding": [2, 1],
             "mlp_ratio": [2.0, 2.0], "attention_drop_rate": [0.0, 0.0], "drop_rate": [0.0, 0.0],
             "drop_path_rate": [0.0, 0.0], "qkv_bias": [True, True], "cls_token": [False, True],
             "qkv_projection_method": ["dw_bn", "dw_bn"], "kernel_qkv": [3, 3],
             "padding_kv": [1, 1], "stride_kv": [2, 2], "padding_q": [1, 1], "stride_q": [1, 1],
             "num_labels": 10}),
 }  # fmt: skip
+# tokens go to experts by values, each row with its own capacity; a backward pass of its own; FFT
+_AS_THEY_ARE = "SwitchTransformersSparseMLP", "BloomGelu", "FNetBasicFourierTransform"
+OPAQUE = "switch", "bloom", "fnet"
 VISION = (
     "resnet18", "vgg11", "vit_b_16", "swin_t", "convnext_tiny", "efficientnet_b0", "densenet121",
     "mobilenet_v3_small", "regnet_x_400mf", "shufflenet_v2_x0_5", "squeezenet1_1", "mobilenet_v2",
@@ -252,6 +268,8 @@ def _hugging_face(name):
     import transformers
 
     words = functools.partial(_words, ("input_ids", "labels"))
+    if name == "switch":
+        return _made(transformers, *SEQUENCES[name]), _masked_words
     if name in CAUSAL or name in MASKED or name in SEQUENCES:
         kind, small = {**CAUSAL, **MASKED, **SEQUENCES}[name]
         return _made(transformers, kind, small), words
@@ -287,7 +305,11 @@ def _made(transformers, kind, small):
     for option, value in config.to_dict().items():
         if "drop" in option and isinstance(value, float):
             setattr(config, option, 0.0)
-    return own(config)
+    model = own(config)
+    for module in model.modules():
+        if type(module).__name__ in _AS_THEY_ARE:
+            batchwise(module)
+    return model
 
 
 def _drawn(step):
@@ -297,6 +319,11 @@ def _drawn(step):
 def _words(keys, step):
     drawn = _drawn(step)
     return {key: torch.randint(3, WORDS, (ROWS, LENGTH), generator=drawn) for key in keys}
+
+
+def _masked_words(step):
+    words = _words(("input_ids", "labels"), step)
+    return {**words, "attention_mask": torch.ones(ROWS, LENGTH, dtype=torch.int64)}
 
 
 def _image(step):

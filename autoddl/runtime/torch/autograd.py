@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.function import BackwardCFunction  # type: ignore[import-not-found]
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ..backend import Vjp
@@ -52,7 +53,8 @@ def pull_back(watched: Sequence[torch.Tensor | None], outputs: Sequence[torch.Te
         for x in watched
     ]
     node: Any = outputs[0].grad_fn if len(outputs) == 1 else None
-    if node is not None and len(node._input_metadata) == 1:
+    is_users = isinstance(node, BackwardCFunction)  # which is not to be called
+    if node is not None and not is_users and len(node._input_metadata) == 1:
         nodes = [None if start is None else start.edge.node for start in starts]
         ends = [n for n, _ in node.next_functions]
         if all(n is None or n in nodes for n in ends):  # else they are other operators' results
