@@ -267,7 +267,7 @@ class StageSearch:
         beat_s: float,
     ) -> list[Searched]:
         """The first without a limit, the last the fastest that fits, if any does."""
-        again = dataclasses.replace(again, in_flight=held)
+        again, left_s = dataclasses.replace(again, in_flight=held), self._deadline.left_s
         tables = build_tables(again.graph, self._free, parts, self._space, self.pair_prices, again)
         assert tables is not None  # there is no limit
         elsewhere = None if other is None else self._again_at(again, other)
@@ -281,7 +281,8 @@ class StageSearch:
             hopeless = price.forward_s + price.backward_s >= beat_s
             return fits or hopeless
 
-        sweep(tables.problem, offer, self._deadline)
+        is_short = 2 * self._deadline.left_s < left_s  # building took more than is left
+        sweep(tables.problem, offer, Deadline(0.0) if is_short else self._deadline)
         return found
 
     def _again_at(self, again: Recomputation, parts: int) -> Recomputation:
