@@ -90,7 +90,9 @@ def plans_of(graph: Graph, cluster: Cluster) -> tuple[dict[str, Plan], float]:
 
 
 def options(shares: str | None) -> PlanOptions:
-    return PlanOptions(optimizer="sgd", micro_batches=1, baselines=False, zero=False, shares=shares)
+    return PlanOptions(
+        overlap=False, optimizer="sgd", micro_batches=1, baselines=False, zero=False, shares=shares
+    )
 
 
 def measure(

@@ -122,7 +122,7 @@ def graph_of(case: Case, graphs: Path | None) -> Graph:
 def predict(case: Case, graph: Graph) -> dict[str, Any]:
     """Seconds of every scheme, of ours with the ideal links, and how it is divided."""
     started = time.process_time()
-    plan = find_plan(graph, case.cluster, PlanOptions(baselines=False, gap=0.01))
+    plan = find_plan(graph, case.cluster, PlanOptions(overlap=False, baselines=False, gap=0.01))
     spent_s = time.process_time() - started
     found = compare(graph, case.cluster)
     cost, chosen = found.ours.cost, found.ours.plan

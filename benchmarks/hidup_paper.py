@@ -94,7 +94,7 @@ def graph_of(experts: int, graphs: Path | None) -> Graph:
 def predict(case: Case, rate: float | None, graphs: Path | None) -> dict[str, Any]:
     """Seconds of our plans, and what the overlapped one consists of."""
     graph, cluster = graph_of(case.hosts * GPUS, graphs), case.cluster(rate)
-    serial = find_plan(graph, cluster, PlanOptions(baselines=False))
+    serial = find_plan(graph, cluster, PlanOptions(baselines=False, overlap=False))
     started = time.process_time()
     plan = find_plan(graph, cluster, PlanOptions(baselines=False, overlap=True))
     cost = figures(plan).cost

@@ -214,6 +214,7 @@ def plan_of(case: Case, graph: Graph, machine: Cluster) -> Plan:
         graph,
         cluster,
         PlanOptions(
+            overlap=False,
             optimizer=case.optimizer,
             micro_batches=case.micro_batches,
             memory_limit_bytes=ANY_MEMORY,

@@ -41,7 +41,7 @@ def plans(graph: Graph, where: Cluster, share: float) -> Iterator[Plan]:
     limit = ANY_MEMORY
     while True:
         try:
-            plan = find_plan(graph, where, PlanOptions(memory_limit_bytes=limit))
+            plan = find_plan(graph, where, PlanOptions(overlap=False, memory_limit_bytes=limit))
         except ValueError as error:
             print(error, flush=True)
             return

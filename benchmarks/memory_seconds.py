@@ -40,12 +40,14 @@ RULE = "shared_nic"
 
 def plans(graph: Graph, cluster: Cluster) -> list[Named]:
     """Different plans, each with what it is."""
-    free = find_plan(graph, cluster, PlanOptions(optimizer="sgd"))
+    free = find_plan(graph, cluster, PlanOptions(overlap=False, optimizer="sgd"))
     found = [("searched, no limit", free)]
     needed = stage_figures(free.stage).memory_peak("executor").bytes
     for share in SHARES:
         plan = find_plan(
-            graph, cluster, PlanOptions(optimizer="sgd", memory_limit_bytes=share * needed)
+            graph,
+            cluster,
+            PlanOptions(overlap=False, optimizer="sgd", memory_limit_bytes=share * needed),
         )
         found.append((f"searched, {share:.0%} of that memory", plan))
     whole = data_parallel(graph)
@@ -54,7 +56,11 @@ def plans(graph: Graph, cluster: Cluster) -> list[Named]:
             graph,
             cluster,
             PlanOptions(
-                optimizer="sgd", zero=False, micro_batches=parts, checkpointing=checkpointing
+                overlap=False,
+                optimizer="sgd",
+                zero=False,
+                micro_batches=parts,
+                checkpointing=checkpointing,
             ),
             space=whole,
         )
@@ -63,7 +69,9 @@ def plans(graph: Graph, cluster: Cluster) -> list[Named]:
         known = baseline_plans(
             graph,
             cluster,
-            PlanOptions(optimizer="sgd", micro_batches=parts, memory_limit_bytes=1e12),
+            PlanOptions(
+                overlap=False, optimizer="sgd", micro_batches=parts, memory_limit_bytes=1e12
+            ),
         )
         for name in ("ZeRO", "Megatron+ZeRO"):
             plan = known[name][1] if name in known else None

@@ -170,12 +170,16 @@ def graph_of(model: str, batch: int) -> Graph:
 def predict(case: Case, change: Callable[[Cluster], Cluster] = lambda c: c) -> Outcome:
     """All schemes of the case, priced on its machine, or on what `change` makes of it."""
     graph, cluster = graph_of(case.model, case.batch), change(case.cluster)
-    ours = find_plan(graph, cluster, PlanOptions(zero=False, precision=case.precision))
+    ours = find_plan(
+        graph, cluster, PlanOptions(overlap=False, zero=False, precision=case.precision)
+    )
     schemes = {OURS: _figures("", ours)}
-    split = find_plan(graph, cluster, PlanOptions(baselines=False, precision=case.precision))
+    split = find_plan(
+        graph, cluster, PlanOptions(overlap=False, baselines=False, precision=case.precision)
+    )
     if any(edge.zero_stage for edge in split.stage.edges.values()):
         schemes[OURS_ZERO] = _figures("", split)
-    priced = baseline_plans(graph, cluster, PlanOptions(precision=case.precision))
+    priced = baseline_plans(graph, cluster, PlanOptions(overlap=False, precision=case.precision))
     for name, (record, plan) in priced.items():
         if plan is not None:
             schemes[name] = _figures(record.topology, plan)
@@ -196,7 +200,9 @@ def _spread(graph: Graph, cluster: Cluster, group: int) -> Schemes:
             find_plan(
                 graph,
                 cluster,
-                PlanOptions(micro_batches=1, memory_limit_bytes=NO_LIMIT, baselines=False),
+                PlanOptions(
+                    overlap=False, micro_batches=1, memory_limit_bytes=NO_LIMIT, baselines=False
+                ),
                 space=space,
             ),
         )
@@ -217,7 +223,9 @@ def attention_traffic() -> dict[str, float]:
         plan = find_plan(
             graph,
             cluster,
-            PlanOptions(micro_batches=1, memory_limit_bytes=NO_LIMIT, baselines=False),
+            PlanOptions(
+                overlap=False, micro_batches=1, memory_limit_bytes=NO_LIMIT, baselines=False
+            ),
             space=space,
         )
         costs = (

@@ -75,7 +75,11 @@ def plans_for(setting: Setting, cluster: Cluster) -> dict[str, Plan]:
         graph,
         cluster,
         PlanOptions(
-            stages=setting.nodes, schedule="1f1b", optimizer="sgd", micro_batches=MICRO_BATCHES
+            overlap=False,
+            stages=setting.nodes,
+            schedule="1f1b",
+            optimizer="sgd",
+            micro_batches=MICRO_BATCHES,
         ),
     )
     return {name: found.under(name) for name, _ in RUNS}

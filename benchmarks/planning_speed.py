@@ -46,6 +46,7 @@ class Case:
     layers: int | None = None  # of a GPT of width 4096 instead of `model`
     free: bool = False  # without a memory limit
     gap: float | None = None  # that the search may leave
+    overlap: bool = False  # the figures before it was the default are of serial steps
 
 
 CASES = {
@@ -208,7 +209,11 @@ def _measured(case: Case) -> dict[str, Any]:
     try:
         limit = math.inf if case.free else None
         plan = planner.find_plan(
-            graph, cluster, PlanOptions(baselines=False, memory_limit_bytes=limit, gap=case.gap)
+            graph,
+            cluster,
+            PlanOptions(
+                baselines=False, memory_limit_bytes=limit, gap=case.gap, overlap=case.overlap
+            ),
         )
     except ValueError as error:
         failure = str(error)
@@ -237,7 +242,7 @@ def _measured(case: Case) -> dict[str, Any]:
         }
         if not case.free and case.gap is None:
             started = time.perf_counter()
-            schemes.baseline_plans(graph, cluster)
+            schemes.baseline_plans(graph, cluster, PlanOptions(overlap=case.overlap))
             results["schemes_s"] = round(time.perf_counter() - started, 3)
     return results
 

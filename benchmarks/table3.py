@@ -123,9 +123,11 @@ def of_pipeline(plan: Plan, topologies: tuple[str, ...] = ()) -> Found:
 
 def one_stage(graph: Graph, cluster: Cluster) -> dict[str, Found]:
     found = {
-        "AutoDDL": of_plan(find_plan(graph, cluster, PlanOptions(zero=False, baselines=False)))
+        "AutoDDL": of_plan(
+            find_plan(graph, cluster, PlanOptions(overlap=False, zero=False, baselines=False))
+        )
     }
-    record, plan = baseline_plans(graph, cluster)["Megatron"]
+    record, plan = baseline_plans(graph, cluster, PlanOptions(overlap=False))["Megatron"]
     if plan is not None:
         found["Megatron"] = of_plan(plan, (record.topology,))
     return found
@@ -155,7 +157,7 @@ def predict(model: Model, nodes: int, stages: int) -> dict[str, Found]:
     graph = graph_of(model, BATCH[nodes])
     if stages == 1:
         return one_stage(graph, cluster)
-    ours = find_plan(graph, cluster, PlanOptions(stages=stages, zero=False))
+    ours = find_plan(graph, cluster, PlanOptions(overlap=False, stages=stages, zero=False))
     theirs = megatron(ours, graph)
     return {"AutoDDL": of_pipeline(ours), **({} if theirs is None else {"Megatron": theirs})}
 
@@ -167,9 +169,9 @@ def even_megatron(
     cluster = Cluster.load("piz_daint").with_shape(nodes, 1)
     graph = graph_of(model, BATCH[nodes])
     if stages == 1:
-        record, plan = baseline_plans(graph, cluster, PlanOptions(checkpointing=checkpointing))[
-            "Megatron"
-        ]
+        record, plan = baseline_plans(
+            graph, cluster, PlanOptions(overlap=False, checkpointing=checkpointing)
+        )["Megatron"]
         return None if plan is None else of_plan(plan, (record.topology,))
     cut = even_cut(graph, repeated_blocks(graph), stages)
     places, priced = equal_parts(nodes, 1, stages), CostModel(cluster)

@@ -50,7 +50,7 @@ ROW_MODELS = {"mlp": 512, "gpt": 256}  # rows of the batch
 
 def staged(graph: Graph, where: Cluster) -> dict[str, Plan]:
     """Cut by work, and cut evenly: as many of the model's equal layers in each stage."""
-    asked = PlanOptions(
+    asked = PlanOptions(overlap=False,
         stages=STAGES, schedule="eager-1f1b", optimizer="sgd", micro_batches=MICRO_BATCHES,
         baselines=False,
     )  # fmt: skip
@@ -134,7 +134,12 @@ def by_rows(graph: Graph, cluster: Cluster) -> dict[str, Plan]:
     def plan(shares: str | None, flops_per_s: float) -> Plan:
         where = unlike(cluster, flops_per_s, ROW_RATIO)
         asked = PlanOptions(
-            optimizer="sgd", micro_batches=1, baselines=False, zero=False, shares=shares
+            overlap=False,
+            optimizer="sgd",
+            micro_batches=1,
+            baselines=False,
+            zero=False,
+            shares=shares,
         )
         return find_plan(graph, where, asked, space=own)
 

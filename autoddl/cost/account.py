@@ -75,7 +75,7 @@ class Cost:
     @property
     def exposed_s(self) -> float:
         """Seconds of communication that nothing hides."""
-        return self.communication_s - self.hidden_s
+        return max(self.communication_s - self.hidden_s, 0.0)  # all hidden, but for rounding
 
     @property
     def iteration_s(self) -> float:

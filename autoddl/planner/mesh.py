@@ -48,7 +48,7 @@ from .baselines.pricing import Baseline, BaselinePricer, tried_again
 from .batches import Batches
 from .estimate import Estimator
 from .fit_in_memory import FittedSearch
-from .layers import describe_layers, next_best
+from .layers import Alternative, describe_layers, heavy_groups, next_best
 from .options import MOST_IN_FLIGHT, PlanOptions
 from .overlap import Overlapped, even
 from .realize import Candidate
@@ -291,7 +291,7 @@ def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -
     if scheme:
         alternatives, search = {}, SearchRecord(f"baseline: {scheme}", 0, seconds=seconds)
     else:
-        alternatives = next_best(tables, result.choice, result.memory)
+        alternatives = _alternatives(found)
         bound = result.lower_bound
         if not np.isfinite(bound):
             bound = None if model.overlap else free_bound(tables.problem)
@@ -318,6 +318,20 @@ def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -
         turns=found.turns,
         ema=model.ema,
     )
+
+
+def _alternatives(found: Candidate) -> dict[int, Alternative]:
+    """The next best topology of each layer that is placed as where the candidate is from."""
+    first = found.first or found
+    every = next_best(first.tables, first.result.choice, first.result.memory)
+    if found.first is None:
+        return every
+    (was, _), (now, _) = first.placed, found.placed
+    return {
+        group: every[group]
+        for group, op in heavy_groups(found.tables)
+        if group in every and was[op.name] == now[op.name]
+    }
 
 
 def _none_found(

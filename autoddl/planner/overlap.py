@@ -44,6 +44,7 @@ from ..cost.sharded_storage import stage_at
 from ..graph.graph import Graph, Op
 from ..graph.regions import Blocks
 from ..sbp.redistribute import PathTable
+from ..search.budget import Ended
 from ..search.elimination import Choices, below, eliminate
 from ..search.problem import Problem, SearchResult
 from .estimate import Estimator, evenly_s
@@ -183,7 +184,21 @@ class Overlapped:
     _fitting_of: dict[int, Candidate | None] = field(default_factory=dict)
 
     def search(self) -> Candidate:
-        """The best plan, with a bound of all with its micro-batches and blocks, or more of them."""
+        """The best plan, with a bound of all with its micro-batches and blocks, or more of them.
+
+        After Ctrl-C, or once time is over, the best so far. An algorithm that proves nothing was
+        asked for by name: its own plan stays.
+        """
+        if self.known[0].result.is_stopped or not self.one.algorithm.proves_bound:
+            return self._bounded(-math.inf)
+        try:
+            return self._searched_whole()
+        except (KeyboardInterrupt, Ended) as ended:
+            found = self._bounded(-math.inf)
+            end = "budget" if isinstance(ended, Ended) else "interrupted"
+            return replace(found, result=replace(found.result, end=end)).knowing(found)
+
+    def _searched_whole(self) -> Candidate:
         parts, blocks = self.known[0].key
         micro = self.one.estimator.micro
         if micro.in_flight > 1:
@@ -304,7 +319,12 @@ class Overlapped:
         return max(prices, key=lambda price: min(parts.at(price) for parts in known))
 
     def _bounded(self, bound: float) -> Candidate:
-        best = self._best
+        """The best plan so far, with this bound, or that of operators that are divided evenly."""
+        best, cluster = self._best, self.model.cluster
+        if not cluster.groups:
+            parts = self.known[0].tables.micro_batches
+            graph = self.one.estimator.micro.graph(parts)
+            bound = max(bound, parts * evenly_s(graph, self.model))
         result = replace(best.result, lower_bound=min(bound, best.step_s))
         return replace(best, result=result).knowing(best)
 
@@ -322,6 +342,8 @@ class Overlapped:
         if searched is None:
             return -math.inf
         tables, result = searched
+        if result.end == "interrupted":
+            raise KeyboardInterrupt
         found = Candidate(replace(tables, model=self.model), result, self.known[0].paths).serial()
         self._searched_of[len(self.known)] = searched
         self.known.append(found)
@@ -344,7 +366,7 @@ class Overlapped:
             result = tables and two.search(tables.problem, math.inf)
             if tables is None or result is None:
                 continue
-            turned = Candidate(tables, result, found.paths)
+            turned = Candidate(tables, result, found.paths, found)
             least_s = max(map(_Parts.of(turned, Ends()).at, _any_in_flight(parts, Ends())))
             if least_s < best.step_s and turned.least_s < best.step_s and turned.fits:
                 best = min(best, turned, key=lambda one: one.step_s)

@@ -248,11 +248,13 @@ class Candidate:
     """A choice and the tables that it is of; `seconds` of an iteration, one task after the other.
 
     paths: of the tables' mesh and prices
+    first: what it was made of, if its tables have no other strategies than what was chosen
     """
 
     tables: Tables
     result: SearchResult
     paths: PathTable
+    first: Candidate | None = None
 
     def knowing(self, other: Candidate | None) -> Candidate:
         """This candidate, which takes over what was worked out for `other` if both are one plan."""

@@ -3,7 +3,8 @@
 A layer differs if the split of its heavy operator, that one's placements, the steps of the
 redistributions into it, or the placement of its stored parameters differ. What the difference costs
 is the layer's account in the second plan less that in the first (seconds, bytes, memory of one
-iteration on one device); the differences of all layers add up to that of the plans.
+iteration on one device); the differences of all layers, and of what computation hides of the
+communication, add up to that of the plans.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .plan import Plan
 from .report.contents import titles
 from .report.notation import legend
 from .report.sections import Column, Figure, Figures, Report, Row, Table
+from .report.stage_sections import BESIDE
 from .stage import PlannedLayer
 
 COLUMNS = (
@@ -103,6 +105,10 @@ def report(first: Plan, second: Plan) -> Report:
         }
         for difference in found
     ]
+    costs = figures(first).cost, figures(second).cost
+    if hidden_s := costs[1].hidden_s - costs[0].hidden_s:
+        others = {column.key: 0.0 for column in COLUMNS if column.adds}
+        rows.append({"name": BESIDE, **others, "seconds": -hidden_s})
     told = (layer.split for d in found for layer in (d.first, d.second))
     title = "Layers that differ: b less a"
     layers = Table(
@@ -125,18 +131,23 @@ def _totals(first: Plan, second: Plan, notes: tuple[str, ...]) -> Table:
             "plan": " ".join(titles(known.plan)),
             "seconds": known.iteration_s,
             "compute_s": known.cost.compute_s,
-            "communication_s": known.cost.exposed_s,
+            "communication_s": known.cost.communication_s,
+            "hidden_s": known.cost.hidden_s or None,
             "nic_bytes": known.cost.nic_bytes.total,
             "intra_bytes": known.cost.intra_bytes.total,
             "memory_bytes": known.cost.memory_bytes,
         }
         for name, known in (("a", a), ("b", b))
     ]
-    rows.append({"name": "difference", "plan": "b less a", **more})
+    hidden_s = b.cost.hidden_s - a.cost.hidden_s
+    rows.append({"name": "difference", "plan": "b less a", **more, "hidden_s": hidden_s or None})
+    compute, moved, *sizes = COLUMNS[7:]
     columns = (
         Column("plan", "plan"),
         Column("seconds", "a step", "seconds"),
-        *(Column(c.key, c.title, "bytes" if "bytes" in c.key else "seconds") for c in COLUMNS[5:]),
+        *(Column(column.key, column.title, "seconds") for column in (compute, moved)),
+        Column("hidden_s", "hidden", "seconds"),
+        *(Column(column.key, column.title, "bytes") for column in sizes),
     )
     return Table("plans", "Plans", columns, tuple(rows), by_name=True, notes=notes)
 

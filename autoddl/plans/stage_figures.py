@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cost.account import Cost, account, operator_seconds, total
-from ..cost.exchange import Buckets
+from ..cost.exchange import Buckets, Key, exchanges, sharers
 from ..cost.model import CostModel, MemoryView
 from ..cost.operators import Timed, timed_operators
 from ..cost.recompute import Recomputation
@@ -147,6 +147,12 @@ class StageFigures:
             stage.graph, self.model, stage.micro_batches, stage.ops, stage.edges, self.again,
             stage.buckets,
         )  # fmt: skip
+
+    @cached_property
+    def sharers(self) -> Mapping[Key, int]:
+        """Use of a parameter whose gradient travels in a bucket -> how many are in that bucket."""
+        stage = self.stage
+        return sharers(exchanges(stage.graph, stage.ops, stage.edges), stage.buckets)
 
     @cached_property
     def cost(self) -> Cost:

@@ -24,7 +24,7 @@ WEIGHT, BIAS = WIDTH * WIDTH * F, WIDTH * F
 
 
 def predicted(graph, nodes=1, gpus=1, space=None, **options) -> StageFigures:
-    return planned(graph, cluster("gcp_a100", nodes, gpus), space, **options)
+    return planned(graph, cluster("gcp_a100", nodes, gpus), space, overlap=False, **options)
 
 
 def causes(found: StageFigures) -> dict[str, int]:

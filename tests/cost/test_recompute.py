@@ -22,7 +22,8 @@ ACT = ROWS * WIDTH * 4
 
 
 def keeping(graph, gpus=1, space=None):
-    return planned(graph, cluster("gcp_a100", 1, gpus), space, checkpointing="none")
+    where = cluster("gcp_a100", 1, gpus)
+    return planned(graph, where, space, checkpointing="none", overlap=False)
 
 
 def again(found: StageFigures) -> StageFigures:
@@ -99,7 +100,7 @@ def test_search_tables_agree_with_the_account():
     where = cluster("piz_daint", 4, 1)
     for parts in (1, 2):
         options = {"micro_batches": parts, "checkpointing": "all", "baselines": False}
-        found = planned(graph, where, **options)
+        found = planned(graph, where, overlap=False, **options)
         bound = found.stage.search.lower_bound_s
         assert found.stage.recomputed and bound is not None
         assert bound <= found.cost.iteration_s * (1 + 1e-9)

@@ -72,6 +72,7 @@ def plan_of(scheme: str, graph: Graph, cluster: Cluster, optimizer: str, parts: 
         restarts=1 if kind == "random" else 32,
         baselines=False,
         hints=HINTS if kind == "hinted" else (),
+        overlap=kind in ("searched", "hinted"),  # as users have it; the others are drawn or forced
     )
     allowed = None if kind == "stages" else space(forced, graph, cluster.mesh)
     found = find_plan(graph, cluster, options, space=allowed)

@@ -30,7 +30,7 @@ PLACES = (("laptop", 2, 2), ("gcp_a100", 32, 1))  # with few axes, and with clas
 @pytest.mark.parametrize("where", PLACES, ids=lambda w: w[0])
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.name)
 def test_no_time_gives_a_plan_that_fits_and_says_what_it_proves(graph, where):
-    free = find_plan(graph, cluster(*where), PlanOptions(baselines=False))
+    free = find_plan(graph, cluster(*where), PlanOptions(baselines=False, overlap=False))
     limit = 0.8 * figures(free).needed_bytes[0]
     asked = PlanOptions(memory_limit_bytes=limit)
     best = find_plan(graph, cluster(*where), replace(asked, baselines=False))
@@ -59,13 +59,13 @@ def test_time_enough_gives_the_plan_of_all_time():
 def test_a_search_stopped_at_its_start_does_not_take_the_place_of_the_first_plan(monkeypatch):
     """EfficientNet's plan took 13 times as long where the budget ended between the two."""
     graph, where = residual(3, 256, 256), cluster("laptop", 2, 2)
-    first = find_plan(graph, where, PlanOptions(budget_seconds=AT_ONCE))
+    first = find_plan(graph, where, PlanOptions(budget_seconds=AT_ONCE, overlap=False))
 
     def left(self):
         return self.budget if self.is_rough else replace(self.budget, seconds=1e-9)
 
     monkeypatch.setattr(FittedSearch, "left", property(left))
-    plan = find_plan(graph, where, PlanOptions(budget_seconds=1e6))
+    plan = find_plan(graph, where, PlanOptions(budget_seconds=1e6, overlap=False))
     assert plan.stage.search.end == "budget"
     assert figures(plan).iteration_s <= figures(first).iteration_s
 

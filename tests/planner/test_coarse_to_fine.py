@@ -139,8 +139,9 @@ def test_every_algorithm_that_proves_finds_the_optimum_of_all_strategies(
     least = best(every.problem).cost
     for search in ("auto", "integer"):
         options = PlanOptions(
-            micro_batches=1, search=search, gap=0.0, baselines=False, memory_limit_bytes=1e15
-        )
+            micro_batches=1, search=search, gap=0.0, baselines=False, memory_limit_bytes=1e15,
+            overlap=False,
+        )  # fmt: skip
         plan = find_plan(graph, where, options)
         assert figures(plan).cost.iteration_s == pytest.approx(least, rel=3e-6)
         assert plan.stage.search.lower_bound_s == pytest.approx(least, rel=3e-6)

@@ -24,7 +24,7 @@ def test_the_account_of_the_plan_is_what_the_search_minimised():
     wide, deep = residual(3, 64, 256), attention(2, 8, 16, 64, 4)
     for graph in (WIDE, wide, tied(64, 256), deep, gated(64, 256), alike(64, 256)):
         for nodes, gpus in ((1, 1), (2, 2), (2, 4), (3, 2), (16, 1)):
-            options = PlanOptions(seed=1, baselines=False)
+            options = PlanOptions(seed=1, baselines=False, overlap=False)
             plan = find_plan(graph, cluster("piz_daint", nodes, gpus), options)
             bound = plan.stage.search.lower_bound_s
             assert figures(plan).cost.iteration_s == pytest.approx(bound, rel=3e-6)
@@ -33,10 +33,12 @@ def test_the_account_of_the_plan_is_what_the_search_minimised():
 
 def test_random_plans_cost_what_their_account_says_and_no_less_than_the_best():
     where = cluster("gcp_a100", 2, 2)
-    best = planned(WIDE, where).cost.iteration_s
+    best = planned(WIDE, where, overlap=False).cost.iteration_s
     costs = set()
     for seed in range(10):
-        options = PlanOptions(search="random", restarts=1, seed=seed, baselines=False)
+        options = PlanOptions(
+            search="random", restarts=1, seed=seed, baselines=False, overlap=False
+        )
         plan = find_plan(WIDE, where, options)
         plan.verify()
         costs.add(round(figures(plan).cost.iteration_s, 12))
@@ -105,7 +107,7 @@ def test_megatron_attention_moves_three_and_three_quarters():
 def test_vgg_dense_layers_are_not_replicated():
     """AutoDDL section 4.5 and Fig. 8: 2D schemes without weight synchronisation on 16 nodes."""
     graph = mlp(128, (25088, 4096, 4096, 1000))
-    found = planned(graph, cluster("piz_daint", 16, 1), zero=False)  # AutoDDL's space
+    found = planned(graph, cluster("piz_daint", 16, 1), zero=False, overlap=False)  # its space
     for layer in found.stage.layers:
         assert layer.topology.startswith("(S0:(1,1)"), layer.topology
     # Biases are small enough to be replicated.
@@ -139,11 +141,12 @@ def test_no_plan_says_what_is_missing_where_and_what_would_help():
     ],
 )
 def test_memory_is_a_hard_limit(graph, where):
-    free = planned(graph, where)
+    free = planned(graph, where, overlap=False)
     for share in (0.95, 0.8, 0.65, 0.5):
         limit = share * free.memory_peak("executor").bytes
         try:
-            found = planned(graph, where, memory_limit_bytes=limit, baselines=False)
+            options = {"memory_limit_bytes": limit, "baselines": False, "overlap": False}
+            found = planned(graph, where, **options)
         except ValueError:
             assert share <= 0.7 and graph is WIDE
             continue
@@ -156,7 +159,7 @@ def test_a_gap_ends_the_search_early_and_is_kept():
     whole = planned(graph, where, baselines=False).cost.memory_bytes
     spared = []
     for share in (0.9, 0.7, 0.5):
-        options = {"memory_limit_bytes": share * whole, "baselines": False}
+        options = {"memory_limit_bytes": share * whole, "baselines": False, "overlap": False}
         exact = planned(graph, where, gap=0.0, **options)
         rough = planned(graph, where, gap=0.1, **options)
         Plan.on_one_mesh(rough.stage).verify()

@@ -64,7 +64,7 @@ def test_four_kinds_are_near_the_best():
 @pytest.mark.parametrize("graph", [WIDE, attention(16, 16, 64, 256, 4)])
 def test_seconds_at_other_shares_are_those_of_the_account(graph):
     where = unlike(2, 2, 2, factor=2.0, link=3.0)
-    plan = find_plan(graph, where, PlanOptions(shares="3:1", baselines=False))
+    plan = find_plan(graph, where, PlanOptions(shares="3:1", baselines=False, overlap=False))
     loads = Strategies.of(plan).loads(8)
     for shares in ((6, 2), (5, 3), (7, 1)):
         common = math.gcd(*shares)

@@ -57,7 +57,8 @@ def test_the_search_and_the_account_agree_at_any_shares():
     for graph in (WIDE, attention(2, 8, 16, 64, 4)):
         for where in (unlike(), unlike(2, 2), unlike(1, 1, 2)):
             for shares in ("even", "3:1", "1:1", "7:1"):
-                plan = find_plan(graph, where, PlanOptions(shares=shares, baselines=False, gap=0.0))
+                options = PlanOptions(shares=shares, baselines=False, gap=0.0, overlap=False)
+                plan = find_plan(graph, where, options)
                 bound = plan.stage.search.lower_bound_s
                 assert seconds(plan) == pytest.approx(bound, rel=3e-6)
                 plan.verify()
@@ -176,7 +177,7 @@ def test_what_adds_up_is_no_less_than_what_any_kind_holds():
     where = with_memory(200e6, 2).with_shares((3, 1))
     model = CostModel(where)
     assert [view.hosts for view in model.memory_views] == [(0,), (1,)]
-    plan = find_plan(WIDE, where, PlanOptions(baselines=False))
+    plan = find_plan(WIDE, where, PlanOptions(baselines=False, overlap=False))
     again = Recomputation(WIDE)
 
     def held(mesh):

@@ -59,7 +59,9 @@ def test_factors_are_gathered_where_that_is_cheaper(batch, inputs, outputs, host
     """Than to all-reduce the gradient: the formula of the paper, with the products' FLOPs."""
     graph, where = three_layers(batch, inputs, outputs), cluster("gcp_a100", hosts, 1)
     where = replace(where, device=at_rate(where.device, rate))
-    options = PlanOptions(baselines=False, zero=False, micro_batches=1, optimizer="sgd")
+    options = PlanOptions(
+        baselines=False, zero=False, micro_batches=1, optimizer="sgd", overlap=False
+    )
 
     def cost(*kinds):
         return stage_figures(

@@ -1,4 +1,4 @@
-"""Two small plans: on one mesh, with redistributions, and in two stages."""
+"""Small plans: on one mesh, with redistributions and what overlaps or without, in two stages."""
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
@@ -8,6 +8,7 @@ from tests.graphs import mlp, residual
 
 MODEL = residual(2, 512, 1024)
 PLAN = find_plan(MODEL, cluster("piz_daint", 2, 2), PlanOptions(seed=5))
+SERIAL = find_plan(MODEL, cluster("piz_daint", 2, 2), PlanOptions(overlap=False))
 MLP = mlp(16, (32, 64, 64, 64, 32))
 
 

@@ -207,8 +207,9 @@ class BaselinePricer:
             for group in range(len(tables.grouping.groups))
         )
         name, step_s = way.variant.family.name, found.step_s
+        exposed_s = max(step_s - compute_s, 0.0)  # all may be hidden, but for rounding
         record = PlannedBaseline(
-            name, self._topology(way), way.parts, result.memory, step_s, step_s - compute_s
+            name, self._topology(way), way.parts, result.memory, step_s, exposed_s
         )
         return Baseline(record, found)
 

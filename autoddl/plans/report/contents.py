@@ -285,7 +285,7 @@ def _schemes(plan: Plan) -> Table:
         Column("micro_batches", "micro-batches", "count"),
         Column("iteration_s", "a step", "seconds"),
         Column("times", "times as long", "times"),
-        Column("communication_s", "comm.", "seconds"),
+        Column("communication_s", "exposed comm.", "seconds"),
         Column("memory_bytes", "memory, summed", "bytes"),
         Column("why", "why not"),
     )

@@ -153,8 +153,8 @@ def _because(plan: Plan, kinds: Sequence[_Kind]) -> str:
     theirs, ours = data.communication_s, cost.exposed_s
     if theirs > ours:
         return (
-            f": data parallelism would exchange gradients ({size}) and more for "
-            f"{format_seconds(theirs)} a step, this plan communicates for {format_seconds(ours)}"
+            f": data parallelism would wait {format_seconds(theirs)} a step for gradients ({size}) "
+            f"and more, this plan waits {format_seconds(ours)} for what it communicates"
         )
     return f", where data parallelism would take {format_seconds(data.iteration_s)} a step"
 

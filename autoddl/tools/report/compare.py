@@ -35,6 +35,7 @@ COLUMNS = (
     Column("times", "x ours", "times"),
     Column("compute_s", "comput.", "seconds"),
     Column("communication_s", "comm.", "seconds"),
+    Column("hidden_s", "hidden", "seconds"),
     Column("forward_s", "forward", "seconds"),
     Column("backward_s", "backward", "seconds"),
     Column("gradient_sync_s", "gradients", "seconds"),
@@ -61,13 +62,17 @@ def comparison_report(found: Comparison) -> Report:
             Figure("closest", "", None if closest is None else closest.name),
         ),
     )
-    rows = tuple(_row(s, found.ours) for s in sorted(found.schemes, key=lambda s: s.seconds))
+    rows = [_row(scheme, found.ours) for scheme in sorted(found.schemes, key=lambda s: s.seconds)]
+    if not any(row.get("hidden_s") for row in rows):
+        rows = [{**row, "hidden_s": None} for row in rows]
     none = "none of the known schemes can run" if found.is_whole else "no known scheme was priced"
     note = none if closest is None else _saved(found, closest)
     ended = () if found.is_whole else ("interrupted: not all known schemes were priced",)
     certificate = () if found.ours.plan is None else _certificate(found.ours.plan)
     notes = (note, *certificate, *ended, *estimates_notes(cluster))
-    schemes = Table("schemes", "Schemes", COLUMNS, rows, notes=notes, legend={"sbp": TOPOLOGY})
+    schemes = Table(
+        "schemes", "Schemes", COLUMNS, tuple(rows), notes=notes, legend={"sbp": TOPOLOGY}
+    )
     sections = (heading, cluster_figures(cluster), schemes)
     if closest is not None:
         less = found.reductions(closest).items()
@@ -120,7 +125,8 @@ def _row(scheme: Scheme, ours: Scheme) -> Row:
         "iteration_s": scheme.seconds,
         "times": scheme.seconds / ours.seconds if ours.seconds else 1.0,
         "compute_s": cost.compute_s,
-        "communication_s": cost.exposed_s,
+        "communication_s": cost.communication_s,
+        "hidden_s": cost.hidden_s,
         **{f"{cause}_s": s for cause, s in causes(cost.inter_s, cost.intra_s).items()},
         "between_nodes_s": cost.inter_s.total,
         "inside_a_node_s": cost.intra_s.total,
@@ -172,7 +178,15 @@ def plot_comparison(found: Comparison, file: str | Path) -> None:
 
 
 def part_seconds(scheme: Scheme) -> tuple[float, ...]:
-    """The seconds of `PARTS`, in their order. Only of a scheme that can run."""
+    """The seconds of `PARTS`, in their order. Only of a scheme that can run.
+
+    What is hidden beside computation is taken for gradients', and only then for what comes before.
+    """
     cost = scheme.cost
-    parts = (cost.compute_s, *causes(cost.inter_s, cost.intra_s).values())
+    exposed, hidden_s = list(causes(cost.inter_s, cost.intra_s).values()), cost.hidden_s
+    for number in reversed(range(len(exposed))):
+        whole_s = exposed[number]
+        exposed[number] = max(whole_s - hidden_s, 0.0)
+        hidden_s -= whole_s - exposed[number]
+    parts = (cost.compute_s, *exposed)
     return (*parts, max(scheme.seconds - sum(parts), 0.0))

@@ -13,7 +13,7 @@ from autoddl.plans.report.drawing import drawing
 from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graphs import mlp
-from tests.plans.example import BOTH, PLAN, STAGED
+from tests.plans.example import BOTH, PLAN, SERIAL, STAGED
 
 
 @pytest.mark.parametrize("plan", BOTH.values(), ids=BOTH)
@@ -60,6 +60,7 @@ def test_the_timeline_has_all_that_the_stages_do(schedule):
 
 
 def test_one_mesh_has_no_timeline_and_no_limit_is_not_drawn():
-    assert drawing(PLAN)["timeline"] is None and drawing(STAGED)["timeline"]
+    assert drawing(SERIAL)["timeline"] is None and drawing(STAGED)["timeline"]
+    assert drawing(PLAN)["timeline"], "what overlaps is seen on one"
     course = drawing(PLAN.changed(memory_limit_bytes=math.inf))["parts"][0]["course"]
     assert course["limit_bytes"] is None

@@ -70,8 +70,8 @@ def test_gradients_that_may_not_travel_together_do_not():
 
 def test_an_overlapped_plan_is_priced_with_what_it_hides_and_so_are_its_rivals():
     graph, machine = residual(3, 4096, 256), cluster("piz_daint", 2, 2)
-    serial = find_plan(graph, machine)
-    plan = find_plan(graph, machine, PlanOptions(overlap=True))
+    serial = find_plan(graph, machine, PlanOptions(overlap=False))
+    plan = find_plan(graph, machine, PlanOptions(in_flight=1))
     known = figures(plan)
     assert plan.stage.buckets == best_buckets(stage_figures(plan.stage).maker)
     assert known.cost.hidden_s > 0

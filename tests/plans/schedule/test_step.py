@@ -17,20 +17,26 @@ from tests.clusters import cluster
 from tests.graphs import attention, residual
 
 PLANS = {
-    "two ways": find_plan(residual(3, 4096, 256), cluster("piz_daint", 2, 2)),
-    "attention": find_plan(attention(2, 64, 32, 64, 4), cluster("laptop", 2, 2)),
+    "two ways": find_plan(
+        residual(3, 4096, 256), cluster("piz_daint", 2, 2), PlanOptions(overlap=False)
+    ),
+    "attention": find_plan(
+        attention(2, 64, 32, 64, 4), cluster("laptop", 2, 2), PlanOptions(overlap=False)
+    ),
     "micro-batches": find_plan(
-        residual(4, 256, 512), cluster("gcp_a100", 2, 4), PlanOptions(micro_batches=4)
+        residual(4, 256, 512),
+        cluster("gcp_a100", 2, 4),
+        PlanOptions(overlap=False, micro_batches=4),
     ),
     "run again": find_plan(
         residual(4, 256, 512),
         cluster("gcp_a100", 2, 4),
-        PlanOptions(micro_batches=2, checkpointing="all"),
+        PlanOptions(overlap=False, micro_batches=2, checkpointing="all"),
     ),
     "split storage": find_plan(
         residual(4, 4096, 512),
         cluster("gcp_a100", 2, 2),
-        PlanOptions(micro_batches=2, memory_limit_bytes=90e6),
+        PlanOptions(overlap=False, micro_batches=2, memory_limit_bytes=90e6),
     ),
 }
 

@@ -26,7 +26,7 @@ def main() -> None:
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
     batch = flow.randn(ROWS, WIDTH), flow.randn(ROWS, WIDTH)
     traced = trace_with_state(model, *batch, loss=nn.MSELoss())
-    where, options = cluster_of(2, 1), PlanOptions(micro_batches=1, baselines=False)
+    where, options = cluster_of(2, 1), PlanOptions(micro_batches=1, baselines=False, overlap=False)
 
     def make() -> str:
         space = data_parallel(traced.graph)

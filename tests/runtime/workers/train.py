@@ -63,7 +63,7 @@ def plan_of(case, graph) -> Plan:
 
     def make() -> str:
         if case["data_parallel"]:
-            options = PlanOptions(micro_batches=parts, baselines=False)
+            options = PlanOptions(micro_batches=parts, baselines=False, overlap=False)
             plan = find_plan(graph, where, options, space=data_parallel(graph))
         elif case["stages"] is None and seed is not None:
             favour = case["favour_splits"]

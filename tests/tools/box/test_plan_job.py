@@ -45,5 +45,5 @@ def test_times_of_emulated_compute_say_so(plan_file, possible):
     found = json.loads(line)
     assert found["compute"] == "emulated compute, 1e+08 FLOP/s"
     assert found["losses"] is None
-    assert min(found["steps_s"]) > 0.9 * found["predicted_step_s"] > 0.5
+    assert min(found["steps_s"]) > 0.9 * found["predicted_step_s"] > 0.3
     assert all(link.sent_bytes > 1e4 for link in moved)

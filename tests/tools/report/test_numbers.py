@@ -112,7 +112,8 @@ def of_stage(found: Numbers, stage: StagePlan, rows: list[list[str]]) -> None:
     known, limit = stage_figures(stage), stage.memory_limit_bytes
     cost, peak, needed = known.cost, known.memory_peak("executor"), known.required_bytes()
     found.cost(cost)
-    parts = *dataclasses.astuple(cost.inter_s), *dataclasses.astuple(cost.intra_s)
+    found.seconds(cost.hidden_s)
+    parts = cost.hidden_s, *dataclasses.astuple(cost.inter_s), *dataclasses.astuple(cost.intra_s)
     found.shares(cost.iteration_s, cost.iteration_s, cost.compute_s, *parts)
     for held in (peak, known.memory_peak("graph")):
         found.bytes(held.bytes, *held.by_cause.values(), needed - held.bytes)

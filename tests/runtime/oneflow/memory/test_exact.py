@@ -24,7 +24,9 @@ PARAMETERS = 3 * (WIDTH * WIDTH + WIDTH) * 4
 
 
 def planned(graph=GRAPH, nodes=2, gpus=2, space=None, **options) -> Plan:
-    return find_plan(graph, cluster("gcp_a100", nodes, gpus), PlanOptions(**options), space=space)
+    return find_plan(
+        graph, cluster("gcp_a100", nodes, gpus), PlanOptions(overlap=False, **options), space=space
+    )
 
 
 def check(plan: Plan) -> None:

@@ -11,7 +11,7 @@ Partial, and its parameter updated; the mean is taken in the update
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from .....cost.liveness import STATE_BYTES, StepTape
@@ -40,7 +40,12 @@ def compiled_axes(plan: PlannedStep) -> tuple[tuple[int, ...], ...]:
 
 
 def compiled_peaks(plan: PlannedStep) -> dict[ChainRule, Peak]:
-    """The peak of the compiled step, for each way to chain that may be the best."""
+    """The peak of the compiled step, for each way to chain that may be the best.
+
+    One micro-batch after the other: nn.Graph has no other turns, and no buckets.
+    """
+    alone = replace(plan.again, in_flight=1)
+    plan = replace(plan, turns=(), buckets=(), again=alone)
     rules: tuple[ChainRule, ...] = ("tasks",)
     if plan.micro_batches > 1:
         whole = len(compiled_axes(plan)) == 1
