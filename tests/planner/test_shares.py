@@ -111,16 +111,18 @@ def test_the_chosen_shares_are_never_slower_than_even_or_proportional_ones(link,
         assert seconds(chosen) <= (chosen.baselines[-1].iteration_s or 0.0)
 
 
-def test_chosen_shares_against_all():
+@pytest.mark.parametrize(
+    "link", [0.3, *(pytest.param(link, marks=pytest.mark.full) for link in (0.03, 3.0))]
+)
+def test_chosen_shares_against_all(link):
     """Of all shares of 32 units, on links of several speeds."""
-    for link in (0.03, 0.3, 3.0):
-        where = unlike(factor=2.0, link=link)
-        every = [
-            find_plan(WIDE, where, PlanOptions(shares=f"{n}:{32 - n}", baselines=False))
-            for n in range(1, 32)
-        ]
-        chosen = find_plan(WIDE, where, PlanOptions(baselines=False))
-        assert seconds(chosen) <= 1.01 * min(map(seconds, every))
+    where = unlike(factor=2.0, link=link)
+    every = [
+        find_plan(WIDE, where, PlanOptions(shares=f"{n}:{32 - n}", baselines=False))
+        for n in range(1, 32)
+    ]
+    chosen = find_plan(WIDE, where, PlanOptions(baselines=False))
+    assert seconds(chosen) <= 1.01 * min(map(seconds, every))
 
 
 def test_memory_is_held_against_the_device_that_has_least():
