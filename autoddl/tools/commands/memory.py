@@ -87,6 +87,12 @@ def _exact(plan: Plan) -> tuple[Section, ...]:
         found = exact_memory(plan)
     moment, alive = found.peak()
     notes = [f"OneFlow places otherwise than planned: {text}" for text in found.differing]
+    if found.differing_backward:
+        some, more = found.differing_backward[:3], len(found.differing_backward) - 3
+        notes.append(
+            "nn.Graph, which is asked here, makes these gradients in other placements than planned "
+            f"(autoddl's executor does not): {'; '.join(some)}{f'; and {more}' if more > 0 else ''}"
+        )
     if plan.recomputed:
         notes.append(
             "each block waits for its gradient before it is run again, as in autoddl's executor; "

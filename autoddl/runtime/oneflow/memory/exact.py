@@ -24,13 +24,16 @@ from .replay import JOB_PREFIX
 class ExactMemory:
     """OneFlow's memory plan of the device that needs most.
 
-    names:     OneFlow's name of each parameter and buffer -> the model's
-    differing: operators whose placement OneFlow changes from the planned one
+    names:              OneFlow's name of each parameter and buffer -> the model's
+    differing:          operators whose placement OneFlow changes from the planned one
+    differing_backward: operators whose gradients it makes in another placement than planned, which
+                        takes other collectives, and memory, than predicted
     """
 
     device: DeviceMemory
     names: dict[str, str]
     differing: tuple[str, ...]
+    differing_backward: tuple[str, ...]
 
     @property
     def parameters(self) -> int:
@@ -117,7 +120,8 @@ def exact_memory(plan: Plan, timeout_s: float = 600.0) -> ExactMemory:
         facts = json.loads((path / "result.json").read_text())
         if not device.variables:
             raise ValueError(f"OneFlow's plan is not whole (status {status}): {_reason(path)}")
-    return ExactMemory(device, facts["names"], tuple(facts["differing"]))
+    differing = tuple(facts["differing"]), tuple(facts["differing_backward"])
+    return ExactMemory(device, facts["names"], *differing)
 
 
 def _reason(folder: Path) -> str:

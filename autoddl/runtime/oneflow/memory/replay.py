@@ -91,7 +91,8 @@ class Replay(nn.Module):
         self.plan, self.placer = plan, placer
         self.held: dict[str, str] = {}  # tensor -> attribute of the parameter or buffer
         self.state: dict[str, flow.Tensor] = {}  # its value, while the graph is built
-        self.differing: list[str] = []
+        self.differing: list[str] = []  # operators
+        self.differing_backward: list[str] = []
         graph = plan.graph
         for op in graph.ops:
             if op.kind not in ("param", "buffer"):
@@ -185,6 +186,8 @@ class Replay(nn.Module):
         received = [self._receive(op, n, values[t]) for n, t in enumerate(op.inputs)]
         if op.kind == "stack":
             self._place_gradients(op, received)
+        else:
+            self._compare_gradients(op, received)
         if op.kind == "constant":
             outputs = [constant(op, self.placer.placement, self.placer.sbp(planned.outs[0]))]
         else:
@@ -215,14 +218,27 @@ class Replay(nn.Module):
                 sbp = self.placer.sbp(nd)
                 value.register_hook(lambda g, sbp=sbp: g.to_global(placement=placement, sbp=sbp))
 
+    def _compare_gradients(self, op: Op, received: Sequence[flow.Tensor]) -> None:
+        """Note where OneFlow makes an input's gradient in another placement than planned.
+
+        Its gradient functions have fewer signatures than the rules: none takes Partial, for one.
+        """
+        for value, nd in zip(received, self.plan.stage.ops[op.name].grad_ins, strict=True):
+            if nd is not None and value.requires_grad:
+                sbp = self.placer.sbp(nd)
+                value.register_hook(
+                    lambda g, sbp=sbp: self._compare(op, g, sbp, self.differing_backward)
+                )
+
+    def _compare(self, op: Op, value: flow.Tensor, sbp: list[Any], notes: list[str]) -> None:
+        if list(value.sbp) != sbp:
+            planned, inferred = (tuple(map(str, each)) for each in (sbp, value.sbp))
+            notes.append(f"{op.name} ({op.kind}): planned {planned}, OneFlow infers {inferred}")
+
     def _placed(self, op: Op, value: flow.Tensor, sbp: list[Any]) -> flow.Tensor:
-        if list(value.sbp) == sbp:
-            return value
-        self.differing.append(
-            f"{op.name} ({op.kind}): planned {tuple(map(str, sbp))}, "
-            f"OneFlow infers {tuple(map(str, value.sbp))}"
-        )
-        return value.to_global(placement=self.placer.placement, sbp=sbp)
+        self._compare(op, value, sbp, self.differing)
+        same = list(value.sbp) == sbp
+        return value if same else value.to_global(placement=self.placer.placement, sbp=sbp)
 
 
 def _tensor_of(proxy: Any) -> flow.Tensor:

@@ -34,9 +34,12 @@ def compile_plan(plan: Plan, result: Path) -> None:
     with compiled_for_cuda(lambda built: run_again_late(built, blocks)):
         graph = job.build()
     _set_chains(plan)
-    result.write_text(
-        json.dumps({"names": job.model.names, "differing": job.model.differing}, indent=1)
-    )
+    facts = {
+        "names": job.model.names,
+        "differing": job.model.differing,
+        "differing_backward": job.model.differing_backward,
+    }
+    result.write_text(json.dumps(facts, indent=1))
     graph.finish_complie_and_init_runtime()
 
 
