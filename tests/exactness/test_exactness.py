@@ -117,9 +117,16 @@ def test_accumulated_gradients_equal_the_whole_batch(compare, model):
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("model", ["gpt", pytest.param("vgg13_small", marks=pytest.mark.full)])
-def test_known_schemes_equal_one_process(compare, model):
-    compare(model, (2, 2), "momentum", 4, 2, ("ZeRO", "Megatron+ZeRO", "SUMMA"))
+@pytest.mark.parametrize(
+    ("model", "schemes"),
+    [
+        ("gpt", ("Megatron+ZeRO",)),
+        pytest.param("gpt", ("ZeRO", "SUMMA"), marks=pytest.mark.full),
+        pytest.param("vgg13_small", ("ZeRO", "Megatron+ZeRO", "SUMMA"), marks=pytest.mark.full),
+    ],
+)
+def test_known_schemes_equal_one_process(compare, model, schemes):
+    compare(model, (2, 2), "momentum", 4, 2, schemes)
 
 
 @pytest.mark.timeout(1800)
@@ -152,7 +159,7 @@ WHOLE = ("convnet",)  # whose BatchNorm takes the whole batch, which is not cut
 
 def uneven():
     """One case in every run."""
-    yield pytest.param("gpt", (2, 2), 1, ("data_parallel@3-1", "random:1@7-1"), id="gpt")
+    yield pytest.param("gpt", (2, 2), 1, ("random:1@7-1",), id="gpt")
     for model in ("gpt", "wide", "dlrm", "vgg13_small"):
         yield pytest.param(model, (2, 2), 2, ("zero:mixed@3-1",), marks=pytest.mark.full)
     for (mesh, (shares, rows)), parts in itertools.product(SHARES.items(), (1, 4)):
@@ -237,7 +244,7 @@ def test_experts_equal_one_process(compare, experts, top, mesh, schemes):
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(200), marks=pytest.mark.full)])
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(200), marks=pytest.mark.full)])
 def test_random_assignments_of_signatures_to_layers(compare, seeds):
     schemes = tuple(f"random:{seed}" for seed in seeds)
     compare("wide", (2, 4), "momentum", 2, 1, schemes)
@@ -245,7 +252,7 @@ def test_random_assignments_of_signatures_to_layers(compare, seeds):
 
 def users():
     """Each model by four plans; BatchNorm's takes the whole batch, which is not cut for stages."""
-    for model in ("recurrent", "llama", "structured"):
+    for model in ("llama", "structured"):
         yield pytest.param(model, ("random:1", "stages:2"), id=model)
     for model in USERS:
         last = "B-S1" if model in ("densenet", "res2net") else "stages:2"

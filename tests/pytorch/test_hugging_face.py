@@ -58,7 +58,13 @@ def run(*words):
 
 
 @pytest.mark.parametrize(
-    ("fields", "rows"), [(VIT, 8), (BERT, 12), (LLAMA, 4), (MIXTRAL, 4), (MISTRAL, 4), (T5, 4)]
+    ("fields", "rows"),
+    [
+        (VIT, 8),
+        (BERT, 12),
+        (MIXTRAL, 4),
+        *(pytest.param(fields, 4, marks=pytest.mark.full) for fields in (LLAMA, MISTRAL, T5)),
+    ],
 )
 def test_a_graph_has_the_files_model_in_the_batch_asked_for(config, fields, rows):
     pytest.importorskip("transformers", reason="needs transformers")

@@ -41,7 +41,7 @@ SLOW = replace(
 UNLIKE = HostGroup("fast", 1), HostGroup("slow", 1, SLOW)
 OTHERS = ("scheme", "split", "micro-batches", "x ours")  # columns without a unit
 FULL = pytest.mark.full
-SEVERAL, QUICK = 60, 30  # plans, and those of which CI looks at all: two of each kind
+SEVERAL, QUICK = 60, 15  # plans, and those of which CI looks at all: one of each kind
 
 
 def some_graph(rng: random.Random) -> Graph:
@@ -126,20 +126,20 @@ def read_tables(shown: Report) -> Iterator[tuple[Table, list[list[str]]]]:
 
 def test_they_are_of_all_kinds():
     plans = [some_plan(number) for number in range(QUICK)]
-    assert len({plan.cluster.mesh for plan in plans}) >= 6
+    assert len({plan.cluster.mesh for plan in plans}) >= 5
     assert len({plan.cluster.name for plan in plans}) == 3
     assert {plan.num_stages for plan in plans} == {1, 2}
     assert {plan.precision for plan in plans} == {"float32", "float16"}
-    assert sum(plan.micro_batches > 1 for plan in plans) >= 5
-    assert sum(bool(plan.recomputed) for plan in plans) >= 2
+    assert sum(plan.micro_batches > 1 for plan in plans) >= 3
+    assert sum(bool(plan.recomputed) for plan in plans) >= 1
     assert {stage.back_end for plan in plans for stage in plan.stages} == {"oneflow", "torch"}
-    assert sum(any(stage.buckets for stage in plan.stages) for plan in plans) >= 10
-    assert sum(any(stage.turns for stage in plan.stages) for plan in plans) >= 2
-    assert sum(any(stage.shares for stage in plan.stages) for plan in plans) >= 2
-    assert sum(bool(plan.hints) for plan in plans) >= 4
-    assert sum(bool(plan.cluster.groups) for plan in plans) >= 5
+    assert sum(any(stage.buckets for stage in plan.stages) for plan in plans) >= 4
+    assert sum(any(stage.turns for stage in plan.stages) for plan in plans) >= 1
+    assert sum(any(stage.shares for stage in plan.stages) for plan in plans) >= 1
+    assert sum(bool(plan.hints) for plan in plans) >= 2
+    assert sum(bool(plan.cluster.groups) for plan in plans) >= 2
     stored = [any(e.zero_stage for s in plan.stages for e in s.edges.values()) for plan in plans]
-    assert sum(stored) >= 2
+    assert sum(stored) >= 1
     assert len({str(layer.split) for plan in plans for layer in plan.layers}) > 9
 
 
