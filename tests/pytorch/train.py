@@ -5,6 +5,7 @@ Arguments: MODEL OPTIMIZER STEPS NODES GPUS MICRO_BATCHES SCHEME..., the schemes
 """
 
 import json
+import os
 import sys
 import tempfile
 
@@ -73,6 +74,11 @@ def together(model_name, optimizer, steps, cluster, parts, scheme, expected):
     }  # fmt: skip
 
 
+def threads() -> int:
+    """Of this process, those of gloo's groups among them."""
+    return len(os.listdir("/proc/self/task"))
+
+
 def main() -> None:
     model, optimizer, steps, nodes, gpus, parts, *schemes = sys.argv[1:]
     torch.set_num_threads(1)
@@ -81,7 +87,7 @@ def main() -> None:
     for scheme in schemes:
         found = together(model, optimizer, int(steps), cluster, int(parts), scheme, expected)
         if rank() == 0:
-            print(json.dumps(found), flush=True)
+            print(json.dumps({**found, "threads": threads()}), flush=True)
 
 
 main()
