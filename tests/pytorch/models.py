@@ -106,12 +106,11 @@ class Residual(nn.Module):
         self.conv1, self.conv2 = (
             nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in "12"
         )
-        self.norm1, self.norm2 = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
-        self.relu = nn.ReLU(inplace=True)
+        self.norm, self.relu = nn.BatchNorm2d(channels), nn.ReLU(inplace=True)
 
     def forward(self, x):
-        y = self.relu(self.norm1(self.conv1(x)))
-        y = self.norm2(self.conv2(y))
+        y = self.relu(self.norm(self.conv1(x)))
+        y = self.norm(self.conv2(y))  # which moves its statistics again
         y += x
         return self.relu(y)
 
@@ -221,7 +220,9 @@ class MeanCtc(nn.Module):
 
 
 def next_word(logits, target):
-    return F.cross_entropy(logits.flatten(0, -2), target.flatten())
+    """Word 0 is padding: it cannot come, and does not count."""
+    logits = logits.masked_fill(torch.arange(logits.shape[-1]) == 0, float("-inf"))
+    return F.cross_entropy(logits.flatten(0, -2), target.flatten(), ignore_index=0)
 
 
 def batches(shape, top, target_shape, target_top) -> Callable[[int], Batch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ..builder import GraphBuilder, Ref, Unknown
@@ -68,11 +69,21 @@ def _area(x: Ref) -> int:
     return found
 
 
+@dataclass(frozen=True)
+class Moved:
+    """Running statistics that a BatchNorm has moved: only the same layer, called again, reads them.
+
+    The runtime moves the buffer itself, so both calls read and move it, one after the other.
+    """
+
+    buffer: Any
+
+
 @aten("_native_batch_norm_legit_functional", "_native_batch_norm_legit", "batch_norm",
       "_native_batch_norm_legit_no_training", "native_batch_norm")  # fmt: skip
 def batch_norm(e: GraphBuilder, a: Args) -> Any:
     """The running statistics are changed by the runtime, so the graph gives y alone."""
-    x = e.ref(a["input"])
+    x, statistics = e.ref(a["input"]), [a.get("running_mean"), a.get("running_var")]
     trains = bool(a.get("training", False))
     channels = (x.shape[1],)
 
@@ -81,10 +92,9 @@ def batch_norm(e: GraphBuilder, a: Args) -> Any:
             return e.ref(a[name])
         return e.ref(e.filled(channels, value, "float32"))
 
-    mean = a.get("running_mean")
-    moving = [] if mean is None else [mean, a["running_var"]]
+    moving = [s.buffer if isinstance(s, Moved) else s for s in statistics if s is not None]
     y = e.op(
         "normalization", [x, *moving, filled("weight", 1.0), filled("bias", 0.0)], x.shape,
         axis=1, epsilon=float(a["eps"]), momentum=1 - float(a["momentum"]), training=trains,
     )  # fmt: skip
-    return y if a["name"] == "batch_norm" else (y, None, None, None, None)
+    return y if a["name"] == "batch_norm" else (y, None, None, *map(Moved, moving))

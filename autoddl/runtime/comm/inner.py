@@ -56,7 +56,8 @@ def log_softmax(x: Tensor, group: Group) -> Explicit:
 def cross_entropy(x: Tensor, hot: Tensor, group: Group) -> Explicit:
     """(logits [..., c], one-hot labels [..., c], 0 in all shards but one) -> out [...]."""
     shifted, total = _shifted_and_total(x, group)
-    out = total.log().squeeze(-1) - group.all_reduce((hot * shifted).sum(-1))
+    own = (hot * shifted.masked_fill(hot == 0, 0.0)).sum(-1)  # as 0 times -inf is no number
+    out = total.log().squeeze(-1) - group.all_reduce(own)
     slope = shifted.exp() / total - hot
     return explicit(out, lambda dy: [slope * dy.unsqueeze(-1), None])
 

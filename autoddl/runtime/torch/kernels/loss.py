@@ -18,10 +18,11 @@ def nll(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """(input [..., c], target [...], weight [c]?) -> (-w input[target], w), 0 where ignored."""
     x, target = inputs[:2]
     weight = nll_weight(ctx, inputs, attrs)
-    target = target * (target != attrs["ignore_index"]).to(target.dtype)
+    counts = target != attrs["ignore_index"]
     held, is_held = inner.held_indices(target, ctx.offset(0, x.ndim - 1), x.shape[-1])
     picked = torch.gather(x, -1, held.long().unsqueeze(-1)).squeeze(-1)
-    outputs = [-picked * (weight * is_held.to(x.dtype)), weight]
+    # what is not meant may be -inf, of a class that is masked, which no factor makes 0
+    outputs = [-picked.masked_fill(~(is_held & counts), 0.0) * weight, weight]
     return outputs[: len(ctx.spec.outputs)]
 
 

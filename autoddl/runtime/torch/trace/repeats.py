@@ -214,7 +214,8 @@ def _layers(whole: nn.Module) -> dict[str, nn.Module]:
         built: dict[Hashable, list[str]] = {}
         for name, child in owner.named_children():
             once = all(times[id(p)] == 1 for p in child.parameters())
-            if any(child.children()) and once and not any(map(is_opaque, child.modules())):
+            deep = next(child.children(), None) is not None
+            if deep and once and not any(map(is_opaque, child.modules())):
                 built.setdefault(_build(child), []).append(f"{path}.{name}" if path else name)
         for paths in built.values():
             if len(paths) >= _LEAST:
