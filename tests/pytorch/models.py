@@ -221,7 +221,8 @@ class MeanCtc(nn.Module):
 
 def next_word(logits, target):
     """Word 0 is padding: it cannot come, and does not count."""
-    logits = logits.masked_fill(torch.arange(logits.shape[-1]) == 0, float("-inf"))
+    padding = torch.arange(logits.shape[-1], device=logits.device) == 0
+    logits = logits.masked_fill(padding, float("-inf"))
     return F.cross_entropy(logits.flatten(0, -2), target.flatten(), ignore_index=0)
 
 
