@@ -86,7 +86,8 @@ class Batches:
         return replace(self._best, result=result).knowing(self._best)
 
     def _check(self) -> None:
-        """Raises Ended if there is a plan and no time for another."""
+        """Raises KeyboardInterrupt after Ctrl-C; Ended if there is a plan and no more time."""
+        self.one.check_interrupted()
         if self._best is not None and self.one.is_over:
             raise Ended
 

@@ -296,6 +296,14 @@ class FittedSearch:
         """Whether no second of the budget is left."""
         return time.perf_counter() - self.started > self.budget.seconds
 
+    def check_interrupted(self) -> None:
+        """Raises KeyboardInterrupt if a search was ended by Ctrl-C, which its result kept.
+
+        What goes on after a search asks this, so that the key is pressed once.
+        """
+        if any(result.end == "interrupted" for result in self.results):
+            raise KeyboardInterrupt
+
     def rough(self) -> FittedSearch:
         """A search with a larger gap and no end of time, for a first plan."""
         gap = max(self.budget.gap, _ROUGH)

@@ -197,6 +197,8 @@ def plan_hinted(
     stage = free.stage
     if broken(stage.graph, stage.mesh, stage.ops, demands) is None:
         return replace(free, rivals=rivals), unhinted_s
+    if free.stage.search.end == "interrupted":
+        deadline.end()
     asked = replace(asked, baselines=False, budget_seconds=deadline.budget_s(1.0))
     try:
         hinted = replace(micro, demands=demands)
@@ -211,6 +213,8 @@ def plan_hinted(
     if nearest is not None and nearest.seconds < _seconds(found):
         assert nearest.found is not None
         found = MeshPlan(write_stage(nearest.found, options.seed, 0.0, nearest.record.name), ())
+    if deadline.was_ended:
+        found = replace(found, stage=found.stage.as_interrupted())
     return replace(found, rivals=rivals), min(unhinted_s, _seconds(found))
 
 

@@ -180,6 +180,7 @@ class Overlapped:
     model: CostModel
     known: list[Candidate]
     tried_two: bool = False
+    _is_interrupted: bool = False
     _searched_of: dict[int, Searched] = field(default_factory=dict)  # number of a known plan
     _fitting_of: dict[int, Candidate | None] = field(default_factory=dict)
 
@@ -194,6 +195,7 @@ class Overlapped:
         try:
             return self._searched_whole()
         except (KeyboardInterrupt, Ended) as ended:
+            self._is_interrupted = isinstance(ended, KeyboardInterrupt)
             found = self._bounded(-math.inf)
             end = "budget" if isinstance(ended, Ended) else "interrupted"
             return replace(found, result=replace(found.result, end=end)).knowing(found)
@@ -274,7 +276,10 @@ class Overlapped:
         found = self.known[number]
         if number not in self._searched_of or found.fits:
             return found
+        if self._is_interrupted:
+            return None
         fits = self.one.within_limit(*self._searched_of[number], is_thorough=False)
+        self.one.check_interrupted()
         found = None if fits is None else replace(fits, tables=found.tables).serial()
         return found if found is not None and found.fits else None
 
@@ -341,9 +346,8 @@ class Overlapped:
         searched = replace(self.one, estimator=priced).approached(parts, blocks, _GAP)
         if searched is None:
             return -math.inf
+        self.one.check_interrupted()
         tables, result = searched
-        if result.end == "interrupted":
-            raise KeyboardInterrupt
         found = Candidate(replace(tables, model=self.model), result, self.known[0].paths).serial()
         self._searched_of[len(self.known)] = searched
         self.known.append(found)
@@ -364,6 +368,7 @@ class Overlapped:
         for found in (best, self.known[-1]):
             tables = among_chosen(builder, found.tables, found.result.choice)
             result = tables and two.search(tables.problem, math.inf)
+            two.check_interrupted()
             if tables is None or result is None:
                 continue
             turned = Candidate(tables, result, found.paths, found)

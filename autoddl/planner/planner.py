@@ -101,7 +101,13 @@ def find_plan(
     assert space is None, "stages are searched among all strategies"
     if not options.hints:
         return _staged(graph, model, options)
-    free, plan = (_staged(graph, model, own) for own in (replace(options, hints=()), options))
+    deadline = Deadline.after(options.budget_seconds)
+    asked = replace(options, hints=(), budget_seconds=deadline.budget_s(FIRST_PART))
+    free = _staged(graph, model, asked)
+    if free.was_interrupted:
+        deadline.end()
+    plan = _staged(graph, model, replace(options, budget_seconds=deadline.budget_s(1.0)))
+    plan = _interrupted(plan) if deadline.was_ended else plan
     seconds = min(figures(free).iteration_s, figures(plan).iteration_s)
     return replace(plan, hints=as_hints(options.hints), unhinted_s=seconds)
 
@@ -119,7 +125,7 @@ def _staged(graph: Graph, model: CostModel, options: PlanOptions) -> Plan:
         found.append(_on_hosts(graph, model, one, None))
     except ValueError as error:
         failed.append(error)
-    if found and (deadline.is_over or found[0].stage.search.end == "interrupted"):
+    if found and (deadline.is_over or found[0].was_interrupted):
         return found[0]
     try:
         found.append(plan_in_stages(graph, model, options, deadline, gives_up=bool(found)))
@@ -138,9 +144,7 @@ def _staged(graph: Graph, model: CostModel, options: PlanOptions) -> Plan:
 
 def _interrupted(plan: Plan) -> Plan:
     """The plan, marked as found before Ctrl-C ended the search."""
-    searches = (replace(stage.search, end="interrupted") for stage in plan.stages)
-    pairs = zip(plan.stages, searches, strict=True)
-    return replace(plan, stages=tuple(replace(stage, search=own) for stage, own in pairs))
+    return replace(plan, stages=tuple(stage.as_interrupted() for stage in plan.stages))
 
 
 def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space | None) -> Plan:
@@ -152,18 +156,30 @@ def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space
     if given is not None or cluster.shares or not cluster.groups:
         return _on_one_mesh(graph, _by(model, given or cluster.shares), options, space)
     failed: list[ValueError] = []
+    made: list[Plan] = []
     deadline = Deadline.after(options.budget_seconds)
 
     def at(shares: Shares, below_s: float) -> Plan | None:
+        if deadline.was_ended:
+            return None
         own = replace(options, budget_seconds=deadline.budget_s(1 / TRIES))
         try:
-            return _on_one_mesh(graph, _by(model, shares), own, space, below_s)
+            plan = _on_one_mesh(graph, _by(model, shares), own, space, below_s)
         except ValueError as error:
             failed.append(error)
             return None
+        except KeyboardInterrupt:
+            if not made:
+                raise
+            deadline.end()
+            return None
+        if plan.was_interrupted:
+            deadline.end()
+        made.append(plan)
+        return plan
 
     rows = divided_rows(cluster, graph.batch)
-    best, plans = best_shares(
+    best, plans = best_shares(  # after Ctrl-C of the plans so far
         at,
         lambda plan: figures(plan).iteration_s,
         lambda plan: better_shares(plan, rows),
@@ -173,6 +189,7 @@ def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space
     if best is None:
         raise failed[0]
     plan, even = plans[best], plans.get(())
+    plan = _interrupted(plan) if deadline.was_ended else plan
     _tell_of_groups_alone(graph, model, replace(options, baselines=False), plan)
     rival = even.closest_baseline if even is not None and even is not plan else None
     if rival is None:
@@ -186,7 +203,7 @@ def _tell_of_groups_alone(graph: Graph, model: CostModel, options: PlanOptions, 
 
     A share of nothing, which no mesh has, is a plan on fewer hosts; which to start is the user's.
     """
-    if options.budget_seconds is not None or plan.stage.search.end == "interrupted":
+    if options.budget_seconds is not None or plan.was_interrupted:
         return
     seconds = figures(plan).iteration_s
     for number, group in enumerate(model.cluster.groups):

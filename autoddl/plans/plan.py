@@ -94,6 +94,11 @@ class Plan(Once):
         """Rows of the global batch of one iteration."""
         return self.graph.batch * self.micro_batches
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search."""
+        return any(stage.search.end == "interrupted" for stage in self.stages)
+
     # ---- what was asked for, of all stages alike
 
     @property

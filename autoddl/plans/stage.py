@@ -280,6 +280,11 @@ class StagePlan(StageFile, Once):
         """The same plan for the layers [first, last) on `place`."""
         return dataclasses.replace(self, first=first, last=last, place=place)
 
+    def as_interrupted(self) -> StagePlan:
+        """The same plan, marked as found before Ctrl-C ended the search."""
+        search = dataclasses.replace(self.search, end="interrupted")
+        return dataclasses.replace(self, search=search)
+
     def for_equal(self, graph: Graph) -> StagePlan | None:
         """The plan for `graph` (with forks), None unless that differs in names alone.
 

@@ -143,7 +143,7 @@ def compare(
     model = cost_model(cluster, options)
     plan = find_plan(graph, cluster, replace(options, stages="auto") if stages else options)
     ours, others = _ours(plan), list[Scheme]()
-    is_whole = all(stage.search.end != "interrupted" for stage in plan.stages)
+    is_whole = not plan.was_interrupted
     try:
         if is_whole:
             _log.info("ours takes %s; now the known schemes", format_seconds(ours.seconds))

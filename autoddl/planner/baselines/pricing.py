@@ -182,6 +182,7 @@ class BaselinePricer:
                 break
             tables = self._of_variant(ways[0])
             result = self._searches.search(tables.problem, beat_s)
+            self._searches.check_interrupted()
             if result is None and beat_s < math.inf and may_fit(tables.problem):
                 continue  # there are plans, but none as fast
             found = None if result is None else self._within_limit(tables, result)
@@ -198,7 +199,9 @@ class BaselinePricer:
         found = Candidate(tables, result, self._looker.prices.paths)
         if found.is_roomy:
             return found
-        return self._searches.within_limit(tables, result, is_thorough=False)
+        fits = self._searches.within_limit(tables, result, is_thorough=False)
+        self._searches.check_interrupted()
+        return fits
 
     def _recorded(self, way: _Way, found: Candidate) -> Baseline:
         tables, result = found.tables, found.result

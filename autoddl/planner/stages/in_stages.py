@@ -50,7 +50,7 @@ def plan_in_stages(
 ) -> Plan:
     """The best of the ranked partitions of several stages whose stages all fit the memory.
 
-    gives_up: Ended at the deadline, instead of some plan soon after it
+    gives_up: Ended at the deadline and after Ctrl-C, instead of some plan soon after it
 
     ValueError if none fits, or one mesh is faster than stages that were not asked for.
     """
@@ -69,14 +69,15 @@ def plan_in_stages(
         failed: list[ValueError] = []
         for chosen in several[:_CANDIDATES]:
             try:
-                plan = _on_partition(prices, chosen, options, deadline)
+                plan = _on_partition(prices, chosen, options, deadline, gives_up)
                 return _or_simulated(plan, chosen, prices, several, options, deadline)
             except ValueError as error:
                 failed.append(error)
         counts = tuple(n for n in counts if n > several[0].micro_batches)
         if deadline.is_over:
             counts = tuple(n for n in counts if n > _MANY_MORE * several[0].micro_batches) or counts
-        if options.budget_seconds is None or not counts:
+        hurries = options.budget_seconds is not None or deadline.was_ended
+        if not hurries or not counts:
             raise failed[0]
         # what was searched in time does not fit; smaller micro-batches may
 
@@ -96,17 +97,25 @@ def _or_simulated(
     if other is chosen:
         return plan
     try:
-        found = _on_partition(prices, other, options, deadline)
-    except ValueError:  # it does not fit
+        found = _on_partition(prices, other, options, deadline, gives_up=True)
+    except (ValueError, Ended):  # it does not fit
+        return plan
+    except KeyboardInterrupt:
+        deadline.end()
         return plan
     return min(plan, found, key=lambda own: figures(own).iteration_s)
 
 
 def _on_partition(
-    prices: StagePrices, chosen: Partition, options: PlanOptions, deadline: Deadline
+    prices: StagePrices,
+    chosen: Partition,
+    options: PlanOptions,
+    deadline: Deadline,
+    gives_up: bool,
 ) -> Plan:
     """The stages of a partition, each planned by itself; or the known scheme that is faster there.
 
+    gives_up: Ended after Ctrl-C, which otherwise leaves the stages that follow no time
     Raises ValueError if one of them does not fit the memory, which the parts of a stage share
     evenly.
     """
@@ -123,26 +132,17 @@ def _on_partition(
         own = _on(model, stage)
         found = _known(planned, micro.graph(parts), demands, own, held, deadline.is_over)
         if found is None:
-            again = options.checkpointing if prices.recomputes else "none"
-            if again == "auto" and deadline.is_over and stage.price.work_bytes > 0:
-                again = "all"  # as it was priced: nothing else needs to be tried first
-            if again == "all" and not repeated_blocks(micro.graph(parts)):
-                again = "none"
-            asked = replace(
-                options,
-                checkpointing=again,
-                budget_seconds=deadline.budget_s(1 / (len(chosen.stages) - n)),
-                budget_evaluations=evaluations,
-            )
+            left = len(chosen.stages) - n
+            asked = replace(options, budget_evaluations=evaluations)
             try:
-                known = prices.pair_prices(stage.shape)
-                few = prices.few(stage.first, stage.last, stage.shape, parts)
-                found = plan_mesh(micro, (parts,), own, asked, prices=known, few=few)
-                if found.stage.search.end == "interrupted":
-                    deadline.end()
+                found = _stage_plan(
+                    prices, stage, micro, parts, own, asked, deadline, left, gives_up
+                )
             except ValueError as error:
                 layers = f"layers {stage.first}-{stage.last - 1} on {stage.place}"
                 raise ValueError(f"stage {n} ({layers}): {error}") from error
+            if gives_up and deadline.was_ended:
+                raise Ended
         planned.append(replace(found, stage=found.stage.at(stage.first, stage.last, stage.place)))
     small = cut.graph.with_batch(cut.graph.batch // parts) if parts > 1 else cut.graph
     whole = Plan(
@@ -160,6 +160,46 @@ def _on_partition(
     allowed = [p for r, p in rivals if not r.breaks and (options.zero or "ZeRO" not in r.name)]
     best = min([whole, *filter(None, allowed)], key=lambda plan: figures(plan).iteration_s)
     return replace(best, baselines=tuple(record for record, _ in rivals))
+
+
+def _stage_plan(
+    prices: StagePrices,
+    stage: Stage,
+    micro: MicroBatches,
+    parts: int,
+    model: CostModel,
+    options: PlanOptions,
+    deadline: Deadline,
+    left: int,
+    gives_up: bool,
+) -> MeshPlan:
+    """The plan of a stage, by its share of the time, if that is limited.
+
+    After Ctrl-C, which ends the time of this stage and of those that follow, some plan soon, unless
+    it `gives_up`.
+
+    left: stages that have no plan yet
+    """
+    known = prices.pair_prices(stage.shape)
+    few = prices.few(stage.first, stage.last, stage.shape, parts)
+    while True:
+        again = options.checkpointing if prices.recomputes else "none"
+        if again == "auto" and deadline.is_over and stage.price.work_bytes > 0:
+            again = "all"  # as it was priced: nothing else needs to be tried first
+        if again == "all" and not repeated_blocks(micro.graph(parts)):
+            again = "none"
+        budget_s = deadline.budget_s(1 / left)
+        asked = replace(options, checkpointing=again, budget_seconds=budget_s)
+        try:
+            found = plan_mesh(micro, (parts,), model, asked, prices=known, few=few)
+        except KeyboardInterrupt:
+            if gives_up or deadline.was_ended:
+                raise
+            deadline.end()
+            continue
+        if found.stage.search.end == "interrupted":
+            deadline.end()
+        return found
 
 
 def _on(model: CostModel, stage: Stage) -> CostModel:
