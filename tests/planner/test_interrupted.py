@@ -15,6 +15,7 @@ from autoddl.planner.mesh import MeshPlan
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.stages import in_stages
+from autoddl.planner.stages.stage_search import StageSearch
 from autoddl.search.budget import Deadline, Ended
 from tests.clusters import cluster
 from tests.graphs import attention, mlp
@@ -151,3 +152,25 @@ def told(budget, heard):
         return budget(options)
 
     return call
+
+
+def test_before_there_are_stages_it_gives_those_of_what_was_searched(monkeypatch):
+    """There was no plan, though what had been searched makes one."""
+
+    def press(number: int) -> None:
+        if number == 2:
+            raise KeyboardInterrupt
+
+    answers: list = counted(monkeypatch, StageSearch, "answers", press)
+    plan = find_plan(GRAPH, WHERE, replace(ALONE, stages=2))
+    plan.verify()
+    assert len(answers) == 2 and plan.num_stages == 2 and plan.was_interrupted
+
+
+def test_before_anything_was_searched_it_gives_nothing(monkeypatch):
+    def press(number: int) -> None:
+        raise KeyboardInterrupt
+
+    counted(monkeypatch, StageSearch, "answers", press)
+    with pytest.raises(KeyboardInterrupt):
+        find_plan(GRAPH, WHERE, replace(ALONE, stages=4))

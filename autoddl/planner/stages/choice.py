@@ -173,7 +173,9 @@ def ranked_partitions(
         searched = prices.refine_equal(stages)
         if searched is not None and cutting.is_over:
             few = (searched,)
-    found = _fitting(lambda: _ranked(task, prices, few, counts), prices, deadline, gives_up)
+    found = _fitting(
+        lambda: _ranked(task, prices, few, counts, gives_up), prices, deadline, gives_up
+    )
     if cutting.was_ended:
         deadline.end()
     return prices, found
@@ -224,23 +226,32 @@ def _fitting(
 
 
 def _ranked(
-    task: Task, prices: StagePrices, counts: Sequence[int], others: Sequence[int]
+    task: Task,
+    prices: StagePrices,
+    counts: Sequence[int],
+    others: Sequence[int],
+    gives_up: bool,
 ) -> list[Partition]:
     """The partitions, the best first: its stages have been searched in its micro-batches.
 
     Those searched in more do not show how well fewer, larger ones would do, nor those in fewer
     anything of more, so of the best its neighbours are searched as well, and if it runs blocks
-    again, also as many as might do without. Ctrl-C ends it with the partitions so far, and a
-    deadline with those of what was searched before it.
+    again, also as many as might do without. Ctrl-C ends it with the partitions so far, or if there
+    are none, with those of what was searched before it, as a deadline does; unless it `gives_up`.
     """
     ranked: list[Partition] = []
     try:
         return _refined(task, prices, counts, others, ranked)
     except KeyboardInterrupt:
-        if not ranked:
+        if gives_up and not ranked:
             raise
         prices.deadline.end()
-        return ranked
+        if ranked:
+            return ranked
+    try:
+        return _refined(task, prices, counts, others, ranked)
+    except ValueError:
+        raise KeyboardInterrupt from None
 
 
 def _refined(
