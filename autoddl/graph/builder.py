@@ -195,6 +195,22 @@ class GraphBuilder:
         x = self.ref(x)
         return x if x.dtype == dtype else self.op("cast", [x], x.shape, dtype, dtype=dtype)
 
+    def sizes(self, indices: Any) -> Sequence[int]:
+        """The shape of indices, which may be known already."""
+        return self.ref(indices).shape
+
+    def from_start(self, indices: Any, size: int) -> Ref:
+        """Indices of which none counts from the end."""
+        x = self.ref(indices)
+        low = self.op("scalar_logical_less", [x], x.shape, "bool", operand=0)
+        return self.op(
+            "where", [low, self.same("scalar_add", x, operand=size), x], x.shape, x.dtype
+        )
+
+    def steps_along(self, indices: Any, size: int, step: int = 1) -> int | None:
+        """The dim, from the last, along which indices are known as 0, step, ... size - step."""
+        return None
+
     def product(self, a: Any, b: Any, *, transpose_b: bool = False) -> Ref:
         """The matrix product of a [..., m, k] and b [..., k, n], whose dims in front broadcast."""
         a, b = self.ref(a), self.ref(b)

@@ -1,10 +1,12 @@
-"""Lookups by index, of indices that are tensors of the graph."""
+"""Lookups by index."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ..builder import GraphBuilder, Ref, Unknown
+from ..builder import GraphBuilder, Ref, Unknown, broadcast, product
 from .table import Args, aten
 
 
@@ -79,3 +81,110 @@ def one_hot(e: GraphBuilder, a: Args) -> Ref:
     }
     shape, dtype = a["out"]
     return e.op("one_hot", [a["self"]], shape, dtype, depth=shape[-1], dtype=dtype, **given)
+
+
+@aten("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(e: GraphBuilder, a: Args) -> Any:
+    """Sums or means of equally long bags of rows, as `torch.nn.EmbeddingBag` of [bags, length]."""
+    indices, bags = e.ref(a["indices"]), a["out"][0][0][0]
+    length = indices.shape[0] // bags if bags else 0
+    starts = e.steps_along(a["offsets"], length * bags, length)
+    if starts is None or a["include_last_offset"] or length * bags != indices.shape[0]:
+        raise Unknown("an EmbeddingBag of bags that are not equally long")
+    if a["mode"] not in (0, 1) or a["padding_idx"] >= 0:
+        raise Unknown("an EmbeddingBag with mode='max' or a padding_idx")
+    each = embedding(e, {**a, "indices": e.reshaped(indices, (bags, length))})
+    if a["per_sample_weights"] is not None:
+        weights = e.reshaped(a["per_sample_weights"], (bags, length, 1))
+        each = e.op("broadcast_mul", [each, weights], each.shape)
+    return (e.mean(each, (1,)) if a["mode"] else e.sum(each, (1,))), None, None, None
+
+
+def _merged(e: GraphBuilder, x: Ref, dims: Sequence[int], given: Mapping[int, Any]) -> Ref:
+    """The places that several indices mean in the dims `dims`, run together."""
+    total: Ref | None = None
+    for d in dims:
+        own = e.from_start(given[d], x.shape[d])
+        if total is not None:
+            scaled = e.same("scalar_mul", total, operand=x.shape[d])
+            shape = broadcast(scaled.shape, own.shape)
+            own = e.op("broadcast_add", [scaled, own], shape)
+        total = own
+    assert total is not None
+    return total
+
+
+def _given(e: GraphBuilder, a: Args) -> tuple[Ref, dict[int, Any], list[int]]:
+    """The tensor, indices by its dims, and the shape that these are stretched to."""
+    given = {d: i for d, i in enumerate(a["indices"]) if i is not None}
+    if any((i.dtype if isinstance(i, Ref) else "") == "bool" for i in given.values()):
+        raise Unknown("an index of booleans")
+    front = functools.reduce(broadcast, map(e.sizes, given.values()), ())
+    return e.ref(a["self"]), given, list(front)
+
+
+@aten("index", "_unsafe_index")
+def index(e: GraphBuilder, a: Args) -> Ref:
+    """x[i, :, j]; an index that takes a dim as it is, is that dim."""
+    x, given, front = _given(e, a)
+    if len(given) == 1:
+        ((dim, indices),) = given.items()
+        found = e.from_start(indices, x.shape[dim])
+        return e.op("gather", [x, found], *a["out"], axis=dim)
+    whole: dict[int, int] = {}  # the dim of the indices -> that of x
+    for d, i in given.items():
+        place = e.steps_along(i, x.shape[d])
+        if place is not None:
+            whole.setdefault(place + len(front), d)
+    own = sorted(whole)
+    picked = [d for d in given if d not in whole.values()]
+    rest = [d for d in range(x.ndim) if d not in given]
+    sizes = [x.shape[d] for d in rest]
+    rows = [x.shape[whole[p]] for p in own]
+    turned = e.permuted(x, [*(whole[p] for p in own), *picked, *rest])
+    others = [p for p in range(len(front)) if p not in whole]
+    wide = [front[p] for p in others]
+    if picked:
+        places = e.expanded(_merged(e, x, picked, given), front)
+        places = e.reshaped(e.permuted(places, [*own, *others]), [*rows, product(wide)])
+        turned = e.reshaped(turned, [*rows, product([x.shape[d] for d in picked]), *sizes])
+        shape = [*rows, product(wide), *sizes]
+        attrs = {} if own else {"axis": 0}
+        found = e.op("batch_gather" if own else "gather", [turned, places], shape, **attrs)
+        found = e.reshaped(found, [*rows, *wide, *sizes])
+    else:
+        ones = e.reshaped(turned, [*rows, *(1 for _ in others), *sizes])
+        found = e.expanded(ones, [*rows, *wide, *sizes])
+    order = [*own, *others, *range(len(front), len(front) + len(rest))]
+    found = e.permuted(found, [order.index(p) for p in range(len(order))])
+    (first, *_), behind = given, len(front)
+    if list(given) == list(range(first, first + len(given))):  # they stand where their dims stood
+        moved = [*range(behind, behind + first), *range(behind), *range(behind + first, len(order))]
+        found = e.permuted(found, moved)
+    return e.reshaped(found, a["out"][0])
+
+
+@aten("index_put", "_unsafe_index_put")
+def index_put(e: GraphBuilder, a: Args) -> Ref:
+    """x with values where indices say, or added there."""
+    x, values = e.ref(a["self"]), e.ref(a["values"])
+    (mask, *several) = a["indices"]
+    if isinstance(mask, Ref) and mask.dtype == "bool" and not several and not a["accumulate"]:
+        if product(values.shape) != 1:
+            raise Unknown("several values where a mask says")
+        mask = e.reshaped(mask, [*mask.shape, *(1,) * (x.ndim - mask.ndim)])
+        return e.op("where", [mask, e.cast(e.reshaped(values, ()), x.dtype), x], x.shape, x.dtype)
+    x, given, front = _given(e, a)
+    rest = [d for d in range(x.ndim) if d not in given]
+    order = [*given, *rest]
+    sizes, count = [x.shape[d] for d in rest], product(front)
+    turned = e.permuted(x, order)
+    flat = e.reshaped(turned, [product([x.shape[d] for d in given]), *sizes])
+    places = e.reshaped(e.expanded(_merged(e, x, list(given), given), front), [count])
+    if list(given) != list(range(len(given))) and values.ndim > len(front):
+        raise Unknown("values for an index of other dims than the first")
+    values = e.reshaped(e.expanded(values, [*front, *sizes]), [count, *sizes])
+    kind = "dim_scatter_add" if a["accumulate"] else "dim_scatter_update"
+    found = e.op(kind, [flat, each_of(e, places, sizes), values], flat.shape, dim=0)
+    found = e.reshaped(found, turned.shape)
+    return e.permuted(found, [order.index(d) for d in range(x.ndim)])

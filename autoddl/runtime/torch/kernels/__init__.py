@@ -16,16 +16,9 @@ from . import (
     structure,
 )
 
-KERNELS: dict[str, Kernel] = {
-    **elementwise.KERNELS,
-    **lookup.KERNELS,
-    **loss.KERNELS,
-    **normalize.KERNELS,
-    **product.KERNELS,
-    **reduce.KERNELS,
-    **shape.KERNELS,
-    **softmax.KERNELS,
-    **structure.KERNELS,
-}
+_FAMILIES = (
+    elementwise, lookup, loss, normalize, product, reduce, shape, softmax, structure,
+)  # fmt: skip
+KERNELS: dict[str, Kernel] = {k: v for family in _FAMILIES for k, v in family.KERNELS.items()}
 _KEEPING = "normalization", "opaque"  # a state
 CHAINED = {k: v for k, v in {**KERNELS, **product.CHAINED}.items() if k not in _KEEPING}

@@ -82,3 +82,28 @@ class Emitter(GraphBuilder):
 
     def filled(self, shape: Sequence[int], value: Any, dtype: str) -> Any:
         return filled(shape, value, dtype, self.batch)
+
+    # ---- indices
+
+    def sizes(self, indices: Any) -> Sequence[int]:
+        if isinstance(indices, Varying):
+            return indices.shape(self.batch)
+        return indices.shape
+
+    def from_start(self, indices: Any, size: int) -> Ref:
+        known = indices.values if isinstance(indices, Varying) else [indices]
+        if isinstance(indices, Known) and not any(bool((v < 0).any()) for v in known):
+            return self.ref(indices)
+        return super().from_start(indices, size)
+
+    def steps_along(self, indices: Any, size: int, step: int = 1) -> int | None:
+        if not isinstance(indices, Known):
+            return None
+        value = indices.values[1] if isinstance(indices, Varying) else indices
+        dims = [d - value.ndim for d, n in enumerate(value.shape) if n > 1]
+        if isinstance(indices, Varying):
+            counts = indices.step(self.batch) == size and int(value.flatten()[1]) == step
+        else:
+            wanted = torch.arange(0, int(size), max(step, 1), dtype=value.dtype)
+            counts = torch.equal(value.flatten(), wanted)
+        return dims[0] if counts and len(dims) == 1 else None
