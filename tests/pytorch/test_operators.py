@@ -90,6 +90,11 @@ FUNCTIONS = {
     "divided": lambda y: y.detach() // 0.3 * y + torch.div(y, 0.3, rounding_mode="trunc") * y,
     "clamped": lambda y: F.relu(y).clamp(torch.zeros(WIDTH), ONES),
     "norm": lambda y: F.relu(y).norm(dim=1) + (y * 0).norm(dim=1) + y[:, :2].relu().norm(),
+    "norms": lambda y: y.norm(1, dim=1) + y.norm(float("inf"), dim=1) + F.normalize(y, p=1)[:, 0],
+    "running_products": lambda y: (y + 0.5).cumprod(1) + F.relu(y).cumprod(1),
+    "moments": lambda y: y * torch.std_mean(y, 1)[0][:, None] + torch.var_mean(y, 1)[1][:, None],
+    "numbers": lambda y: y.sigmoid().logit() + y.nan_to_num() + torch.exp2(y),
+    "inverse": lambda y: torch.linalg.inv(images(y)[:, 0, :, :2] + 3 * torch.eye(2)),
     "deviation": lambda y: (y * 0 + 1).std(1) + y.std(1),
     "chosen": lambda y: torch.where(y > 0, 1.0, -1.0) * y + y.masked_fill(y > 0, y.mean()),
     "logsumexp": lambda y: y.logsumexp(1) + F.normalize(y, dim=1)[:, 0],
@@ -150,6 +155,7 @@ FUNCTIONS = {
     "batch": lambda y: y + torch.arange(y.shape[0])[:, None] * 0.1,
     "einsum": lambda y: torch.einsum("bij,bkj->bki", y.reshape(-1, 2, 3), y.reshape(-1, 2, 3)),
     "einsums": lambda y: torch.einsum("bij,bj,k->bk", y.reshape(-1, 2, 3), y[:, :3], ONES),
+    "diagonals": lambda y: images(y).diagonal(1, 2, 3) + images(y).diagonal(-1, 3, 2)[..., :1],
     "outside": lambda y: torch.einsum("bi,bj->bij", y, y) + torch.einsum("bi->", y),
     # attention
     "seen": attended(SEEN),
@@ -172,6 +178,36 @@ class Each(nn.Module):
 
     def forward(self, x):
         return [FUNCTIONS[name](x * own).flatten() for name, own in self.own.items()]
+
+
+def drawn(y):
+    """Noise of several kinds, each scaled by nothing: what is drawn is not torch's."""
+    each = torch.randn_like(y), torch.rand(y.shape), torch.bernoulli(y.sigmoid())
+    whole = torch.randint(0, 2, y.shape), F.gumbel_softmax(y, hard=True), y.new_empty(
+        y.shape).normal_(1, 2)  # fmt: skip
+    return torch.stack([*each, *whole], 1)
+
+
+def test_what_is_drawn_follows_its_law_and_the_seed():
+    class Draws(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.own = nn.Parameter(torch.zeros(3))
+
+        def forward(self, x):
+            return drawn(x * self.own)
+
+    x, y = torch.zeros(20000, 3), torch.zeros(20000)
+    traced = trace_with_state(Draws(), x, y, loss=lambda o, _: o.mean())
+    assert traced.graph.batch == len(x)
+    plan = random_plan(traced.graph, cluster_of(1, 1), 0)
+    made = [build_trainer(traced, plan, lambda p: torch.optim.SGD(p)) for _ in "12"]
+    first, again = (trainer(x) for trainer in made)
+    assert torch.equal(first, again)
+    found, expected = first, drawn(torch.zeros(20000, 3))
+    assert torch.allclose(found.mean(0), expected.mean(0), atol=0.05)
+    assert torch.allclose(found.std(0), expected.std(0), atol=0.05)
+    assert set(found[:, 3].flatten().tolist()) == {0.0, 1.0}
 
 
 def squares(results, _):

@@ -10,7 +10,7 @@ from autoddl.sbp.signature import RULES
 WORKER = Path(__file__).parents[1] / "runtime" / "workers" / "rules.py"
 WITHOUT = {
     "input", "param", "buffer", "loss", "stage_input", "stage_output",  # the executor's own
-    "uniform", "uniform_int", "normal", "exponential", "bernoulli", "randperm",
+    "randperm",
     "by_mode", "repeat_interleave",
     "moe_dispatch", "moe_combine", "affine_grid",
 }  # fmt: skip

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import autoddl  # noqa: E402
 from autoddl.runtime.torch.framework import build_trainer  # noqa: E402
@@ -105,6 +106,33 @@ def test_what_has_no_gradient_gets_none():
     torch.manual_seed(0)
     found = same_gradients(Frozen(), torch.randn(4, 6), torch.randn(4, 6))
     assert trained(found) == {"learns.weight", "learns.bias"}
+
+
+class Checkpoints(nn.Module):
+    def __init__(self, reentrant):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(6, 6) for _ in "abc")
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        x = checkpoint(self.a, x, use_reentrant=self.reentrant)
+        return checkpoint(self.c, self.b(x), use_reentrant=self.reentrant)
+
+
+def test_torchs_own_checkpoints_are_plain_calls():
+    everything = {f"{x}.{y}" for x in "abc" for y in ("weight", "bias")}
+    assert trained(traced(Checkpoints(False), 4, 6)) == everything
+    # a reentrant one has no gradient where nothing that it is given has one
+    assert trained(traced(Checkpoints(True), 4, 6)) == everything - {"a.weight", "a.bias"}
+
+
+def test_distributions_are_not_checked_in_a_trace():
+    class Noisy(nn.Linear):
+        def forward(self, x):
+            return torch.distributions.Normal(super().forward(x), 1.0).rsample()
+
+    assert trained(traced(Noisy(6, 6), 4, 6)) == {"weight", "bias"}
+    assert torch.distributions.Distribution._validate_args
 
 
 def test_a_frozen_parameter_stays():
@@ -220,12 +248,20 @@ class Factors(nn.Linear):
         return super().forward(torch.linalg.qr(x).Q)
 
 
+class Solves(nn.Linear):
+    """With a check of torch's own beside it."""
+
+    def forward(self, x):
+        return torch.linalg.cholesky(super().forward(x))
+
+
 @pytest.mark.parametrize(
     ("model", "why"),
     [
         (Depends(6, 6), "cannot record Depends: .*values"),
         (Counts(), "changes the buffer seen"),
         (Factors(6, 6), "no rule for aten.linalg_qr"),
+        (Solves(6, 6), "no rule for aten.linalg_cholesky_ex"),
         (Bags(6, 6), "no rule for an EmbeddingBag of bags that are not equally long"),
         (3, "must be a torch.nn.Module"),
     ],

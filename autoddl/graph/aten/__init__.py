@@ -5,6 +5,7 @@ from . import lookup as lookup
 from . import loss as loss
 from . import normalize as normalize
 from . import product as product
+from . import random as random
 from . import reduce as reduce
 from . import shape as shape
 from . import windows as windows

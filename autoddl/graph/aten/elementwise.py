@@ -95,7 +95,8 @@ def add(e: GraphBuilder, a: Args) -> Ref:
     if alpha != 1:
         y = e.same("scalar_mul", y, operand=alpha)
     if not is_tensor(x):
-        raise Unknown("a sum of a number and a tensor")
+        y = e.same("scalar_mul", y, operand=-1) if sign < 0 else y
+        return e.cast(e.same("scalar_add", y, operand=x), a["out"][1])
     if sign < 0:
         return _two(e, "broadcast_sub", x, y, a["out"])
     x, y = e.ref(x), e.ref(y)
@@ -176,6 +177,19 @@ def power(e: GraphBuilder, a: Args) -> Ref:
     return _two(e, "broadcast_pow", a["self"], a["exponent"], a["out"])
 
 
+@aten("exp2")
+def exp2(e: GraphBuilder, a: Args) -> Ref:
+    shape, dtype = a["out"]
+    return e.op("scalar_reverse_pow", [a["self"]], shape, dtype, operand=2)
+
+
+@aten("isposinf", "isneginf")
+def is_infinite(e: GraphBuilder, a: Args) -> Ref:
+    shape, dtype = a["out"]
+    limit = float("inf") if a["name"] == "isposinf" else float("-inf")
+    return e.op("scalar_logical_equal", [a["self"]], shape, dtype, operand=limit)
+
+
 @aten("xlogy")
 def xlogy(e: GraphBuilder, a: Args) -> Ref:
     """self log other, and 0 where self is, whatever the other is."""
@@ -237,14 +251,6 @@ def masked_fill(e: GraphBuilder, a: Args) -> Ref:
 @aten("prelu")
 def prelu(e: GraphBuilder, a: Args) -> Ref:
     return _two(e, "prelu", a["self"], a["weight"], a["out"])
-
-
-@aten("native_dropout", "dropout")
-def dropout(e: GraphBuilder, a: Args) -> Any:
-    x, rate = e.ref(a.get("input", a.get("self"))), a["p"]
-    trained = a.get("train", True)
-    y = e.same("dropout", x, rate=float(rate)) if trained and rate else x
-    return y if a["name"] == "dropout" else (y, None)
 
 
 @aten("_to_copy", "to", "type_as")

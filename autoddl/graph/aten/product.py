@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from ..builder import GraphBuilder, Ref, Unknown, product
-from .table import Args, aten, renamed
+from .table import Args, aten
 
-renamed({"linalg_inv": "inv", "inverse": "inv"})
+
+@aten("linalg_inv", "inverse")
+def inverse(e: GraphBuilder, a: Args) -> Ref:
+    return e.same("inv", a["A"] if "A" in a else a["self"])
 
 
 @aten("linear")

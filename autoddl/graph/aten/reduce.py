@@ -23,10 +23,14 @@ def summed(e: GraphBuilder, a: Args) -> Ref:
 @aten("linalg_vector_norm", "norm")
 def norm(e: GraphBuilder, a: Args) -> Ref:
     order = a["ord"] if "ord" in a else a["p"]
+    x, dims, keep = e.cast(a["self"], a["out"][1]), _all_dims(e, a), bool(a.get("keepdim"))
+    if order in (1, float("inf")):
+        sizes = e.same("abs", x)
+        largest = {**a, "self": sizes, "name": "amax"}
+        return e.sum(sizes, dims, keep) if order == 1 else extremum(e, largest)
     if order not in (None, 2):
         raise Unknown(f"a norm of order {order}")
-    x = e.cast(a["self"], a["out"][1])
-    return _root(e, e.sum(e.same("square", x), _all_dims(e, a), bool(a.get("keepdim"))))
+    return _root(e, e.sum(e.same("square", x), dims, keep))
 
 
 @aten("pairwise_distance")
@@ -110,6 +114,12 @@ def var(e: GraphBuilder, a: Args) -> Ref:
     return _root(e, found) if a["name"] == "std" else found
 
 
+@aten("var_mean", "std_mean")
+def with_mean(e: GraphBuilder, a: Args) -> tuple[Ref, Ref]:
+    spread = var(e, {**a, "name": a["name"][:3]})
+    return spread, e.mean(e.ref(a["self"]), _all_dims(e, a), bool(a.get("keepdim")))
+
+
 @aten("softmax", "_softmax", "log_softmax", "_log_softmax")
 def softmax(e: GraphBuilder, a: Args) -> Ref:
     """Over one dim, which is brought to the end."""
@@ -123,6 +133,23 @@ def softmax(e: GraphBuilder, a: Args) -> Ref:
 @aten("cumsum")
 def cumsum(e: GraphBuilder, a: Args) -> Ref:
     return e.same("cumsum", e.cast(a["self"], a["out"][1]), dim=a["dim"])
+
+
+@aten("cumprod")
+def cumprod(e: GraphBuilder, a: Args) -> Ref:
+    """In rounds: products of 1, 2, 4, ... factors are multiplied by those that end before them."""
+    x = e.cast(a["self"], a["out"][1])
+    size = x.shape[a["dim"]] if x.ndim else 1
+    if getattr(size, "exponent", 0):
+        raise Unknown("a running product over the batch")
+    dim, step = a["dim"] % max(x.ndim, 1), 1
+    while step < size:
+        begin, rest = e.narrowed(x, dim, 0, step), e.narrowed(x, dim, step, size - step)
+        before = e.narrowed(x, dim, 0, size - step)
+        longer = e.op("broadcast_mul", [rest, before], rest.shape)
+        x = e.op("concat", [begin, longer], x.shape, axis=dim)
+        step *= 2
+    return x
 
 
 @aten("argmax", "argmin")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..builder import GraphBuilder, Ref, Unknown
+from ..builder import GraphBuilder, Ref, Unknown, product
 from .table import Args, aten
 
 
@@ -108,6 +108,19 @@ def slice_(e: GraphBuilder, a: Args) -> Ref:
     whole[dim] = (start, min(start + step * length, size), step)
     begin, end, steps = (tuple(t) for t in zip(*whole, strict=True))
     return e.op("slice", [x], a["out"][0], start=begin, stop=end, step=steps)
+
+
+@aten("diagonal", "diagonal_copy")
+def diagonal(e: GraphBuilder, a: Args) -> Ref:
+    """Of two dims that become one at the end: every element after a row and one more."""
+    x = e.ref(a["self"])
+    rows, columns = a["dim1"] % x.ndim, a["dim2"] % x.ndim
+    rest = [d for d in range(x.ndim) if d not in (rows, columns)]
+    n, m = x.shape[rows], x.shape[columns]
+    flat = [*(x.shape[d] for d in rest), product((n, m))]
+    one = e.reshaped(e.permuted(x, [*rest, rows, columns]), flat)
+    start = a["offset"] if a["offset"] >= 0 else -a["offset"] * m
+    return slice_(e, {"self": one, "dim": -1, "start": start, "step": m + 1, "out": a["out"]})
 
 
 @aten("slice_scatter", "select_scatter")

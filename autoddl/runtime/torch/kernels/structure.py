@@ -1,8 +1,9 @@
-"""The graph's own operators, and dropout."""
+"""The graph's own operators, and what is random."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,24 @@ def dropout(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor
     return [x * kept * (1.0 / (1.0 - rate) if rate < 1.0 else 0.0)]
 
 
+def _drawn(fill: Callable[[Tensor, Attrs, Any], Tensor], shape: str = "shape") -> Kernel:
+    """() -> numbers that `fill` puts into an empty tensor."""
+
+    def run(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+        dtype = getattr(torch, attrs["dtype"])
+        empty = torch.empty(attrs[shape], dtype=dtype, device=ctx.device)
+        return [fill(empty, attrs, _generator(ctx, ctx.device))]
+
+    return run
+
+
+def bernoulli(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """probabilities -> ones and zeros; `p` is the probability of all if it is not -1."""
+    x = inputs[0].detach()
+    drawn = torch.rand(x.shape, generator=_generator(ctx, x.device), device=x.device)
+    return [(drawn < (x if attrs["p"] < 0 else attrs["p"])).to(getattr(torch, attrs["dtype"]))]
+
+
 def opaque(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """(args..., params..., buffers...) -> results of a module's own forward pass."""
     first = len(inputs) - attrs["num_buffers"]
@@ -54,5 +73,12 @@ KERNELS: dict[str, Kernel] = {
     "identity": identity,
     "stop_gradient": stop_gradient,
     "dropout": dropout,
+    "bernoulli": bernoulli,
+    "uniform": _drawn(lambda x, a, made: x.uniform_(a["from"], a["to"], generator=made)),
+    "uniform_int": _drawn(lambda x, a, made: x.random_(a["from"], a["to"], generator=made)),
+    "normal": _drawn(lambda x, a, made: x.normal_(a["mean"], a["std"], generator=made)),
+    "exponential": _drawn(
+        lambda x, a, made: x.exponential_(a["lambd"], generator=made), "out_shape"
+    ),
     "opaque": opaque,
 }

@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.distributions import Distribution
 from torch.export import Dim, ExportedProgram
+from torch.utils.checkpoint import CheckpointFunction
 
 from ....graph.aten.table import may_change
 from ....graph.hints import WAY_OUT
@@ -103,7 +105,7 @@ def export(
 
 
 def _export(whole: Whole, example: Sequence[torch.Tensor], shapes: Any) -> ExportedProgram:
-    with _no_own_backward(), whole.opaque.recorded():
+    with _no_own_backward(), plain_calls(), whole.opaque.recorded():
         program = torch.export.export(whole, tuple(example), dynamic_shapes=shapes, strict=False)
     _inline_regions(program.graph_module)
     if any(n.op == "call_function" and may_change(n.target) for n in program.graph.nodes):
@@ -134,6 +136,27 @@ def _reason(error: Exception) -> str:
     where = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', text)
     place = f" (line {where[-1][1]} of {where[-1][0]})" if where else ""
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}{place}".rstrip(".")
+
+
+@contextlib.contextmanager
+def plain_calls() -> Iterator[None]:
+    """Inside, what a plan does its own way is not recorded: checks of the values of distributions,
+    and `torch.utils.checkpoint` with `use_reentrant`, which is a plain call."""
+    kind: Any = CheckpointFunction
+    checks = Distribution._validate_args
+
+    def apply(function: Callable[..., Any], keeps_state: bool, *args: Any) -> Any:
+        trains = any(isinstance(x, torch.Tensor) and x.requires_grad for x in args)
+        with contextlib.nullcontext() if trains else torch.no_grad():  # as it does without them
+            return function(*args)
+
+    kind.apply = apply
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        del kind.apply
+        Distribution.set_default_validate_args(checks)
 
 
 @contextlib.contextmanager

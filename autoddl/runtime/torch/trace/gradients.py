@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
 from ....graph.graph import Graph
-from .exported import MODEL, Whole
+from .exported import MODEL, Whole, plain_calls
 from .opaque import leaves
 from .repeats import Notes
 
@@ -75,7 +75,7 @@ def reached(
 def _loss(
     whole: Whole, tensors: Any, given: Any, notes: Notes | None, by_values: bool
 ) -> torch.Tensor:
-    with notes or nullcontext(), whole.opaque.noting(by_values):
+    with notes or nullcontext(), plain_calls(), whole.opaque.noting(by_values):
         results = functional_call(whole, tensors, given)
         if notes is not None:
             notes.read(results)

@@ -68,7 +68,7 @@ def trace_with_state(
         structure = whole.structure
         graph, read = _read(whole, program, tensors, scales, name or type(model).__name__)
         if loss is not None:
-            check_gradients(whole, eager or reached(whole, tensors), graph)
+            check_gradients(whole, eager or _reached(whole, tensors), graph)
     finally:
         for module, training in modes.items():
             module.training = training
@@ -106,6 +106,19 @@ def _tried(
                 f"on the meta device, an opaque module looks at values: {error}"
             ) from None
     return reached(whole, tensors, by_values=True), ()
+
+
+def _reached(whole: Whole, tensors: Sequence[torch.Tensor]) -> set[str]:
+    """The parameters that eager autograd reaches; on the example where fake tensors do not do."""
+    try:
+        return reached(whole, tensors)
+    except Exception as error:
+        if any(x.is_meta for x in tensors):
+            raise ValueError(
+                "without values it cannot be told which parameters get a gradient, as a shape "
+                f"follows from values: trace it on a device that has memory ({error})"
+            ) from error
+    return reached(whole, tensors, by_values=True)
 
 
 def _like_model(x: torch.Tensor, model: nn.Module) -> torch.Tensor:
@@ -177,6 +190,8 @@ class _Reader:
         for spec, node in zip(self.changed, results, strict=False):
             made_by = str(getattr(node.args[0], "target", "")) if node.args else ""
             counts = str(spec.target).endswith("num_batches_tracked")
+            if spec.kind is OutputKind.TOKEN:  # of a check, which is refused by its name
+                continue
             if spec.kind is OutputKind.BUFFER_MUTATION and ("batch_norm" in made_by or counts):
                 moving += [] if counts else [node]
                 continue
@@ -199,6 +214,9 @@ class _Reader:
                 node, f"input.{count}", "input", {"index": count}
             )
             return 1
+        if spec.kind is InputKind.TOKEN:
+            self.known[node] = None
+            return 0
         if spec.kind is InputKind.CONSTANT_TENSOR:
             self.known[node] = self.program.constants[spec.target]
             return 0
@@ -277,7 +295,10 @@ class _Reader:
             k: self._value(v) for k, v in arguments(node.target, node.args, node.kwargs).items()
         }
         if self._is_constant(node, given):
-            self.known[node] = computed(node, given, self.emitter.batch)
+            try:
+                self.known[node] = computed(node, given, self.emitter.batch)
+            except RuntimeError as error:  # a result that has no handler is None
+                raise self._refusal(node, f"{node.target} here ({error})") from None
             return
         chosen = handled(node.target)
         if chosen is None:
