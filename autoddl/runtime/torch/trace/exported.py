@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.distributions import Distribution
+from torch.distributions import Distribution  # type: ignore[import-not-found]
 from torch.export import Dim, ExportedProgram
-from torch.utils.checkpoint import CheckpointFunction
+from torch.utils.checkpoint import CheckpointFunction  # type: ignore[import-not-found]
 
 from ....graph.aten.table import may_change
 from ....graph.hints import WAY_OUT
