@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # type: ignore[import-not-found]  # noqa: E402
 
 import autoddl  # noqa: E402
 from autoddl.runtime.torch.framework import build_trainer  # noqa: E402
