@@ -45,12 +45,12 @@ from ..search.elimination import eliminate
 from ..search.lagrangian import free_bound, light_choices
 from ..search.problem import Choice, SearchResult
 from .baselines.pricing import Baseline, BaselinePricer, tried_again
-from .batches import Batches
+from .batches import Batches, overlapped
 from .estimate import Estimator
 from .fit_in_memory import FittedSearch
 from .layers import Alternative, describe_layers, heavy_groups, next_best
 from .options import MOST_IN_FLIGHT, PlanOptions
-from .overlap import Overlapped, even
+from .overlap import even
 from .realize import Candidate
 from .tables.group_table import NoStrategy, Space
 from .tables.groups import MicroBatches
@@ -108,8 +108,7 @@ def plan_mesh(
     _begin_with(batches, unhinted)
     best, tried_two = batches.best(options.checkpointing), False
     if best is not None and overlaps:
-        search = Overlapped(one, () if options.in_flight else counts, model, [best])
-        best, tried_two = search.search(), search.tried_two
+        best, tried_two = overlapped(batches, best, options)
     pricer = _pricer(batches, micro, model, options) if _is_whole(space) else None
     is_late = best is not None and (one.is_over or best.result.end == "interrupted")
     rivals: tuple[Baseline, ...] = ()

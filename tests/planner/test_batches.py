@@ -113,3 +113,19 @@ def test_without_bounds_every_number_of_micro_batches_is_searched(monkeypatch, s
     found = plan(limit)
     assert figures(found).iteration_s == pytest.approx(figures(expected).iteration_s, rel=1e-3)
     assert found.micro_batches == expected.micro_batches
+
+
+def test_fewer_micro_batches_are_tried_where_more_of_the_exchange_is_hidden_then():
+    """The last one's backward pass hides the gradients: the best serial plan has 8, this one 4."""
+    graph, machine = mlp(4096, (256,) * 6), cluster("laptop", 4, 1)
+
+    def planned(**options):
+        return find_plan(
+            graph, machine, PlanOptions(memory_limit_bytes=7.9e6, baselines=False, **options)
+        ).stage
+
+    serial, best, four = planned(overlap=False), planned(), planned(micro_batches=4)
+    assert serial.micro_batches == 8 and best.micro_batches == 4
+    at_eight_s = stage_figures(planned(micro_batches=8)).cost.iteration_s
+    assert stage_figures(best).cost.iteration_s < 0.995 * at_eight_s
+    assert best.ops == four.ops and best.buckets == four.buckets
