@@ -361,6 +361,8 @@ class Overlapped:
 
     def _two(self, parts: int, blocks: Blocks) -> None:
         """The plans that were found with two micro-batches in flight, those that may be faster."""
+        if self.one.is_over:  # the turns of a rough plan, whose blocks differ, took 16 s (GPT-36B)
+            return
         best = self._best
         two = replace(self.one, estimator=self._in_turns)
         builder = two.estimator.builder(parts, blocks)
