@@ -8,7 +8,7 @@ import pytest
 WORKER = Path(__file__).parent / "train.py"
 FULL = pytest.mark.full
 LOSSES, PARAMETERS = 1e-5, 1e-4
-MORE_THREADS = 30  # than the first plan: a group has three, and others may ask for other groups
+MORE_THREADS = 15  # than the first plan: a group has three, and others may ask for other groups
 
 
 @pytest.fixture
