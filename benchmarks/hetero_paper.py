@@ -127,7 +127,7 @@ def predict(case: Case, graph: Graph) -> dict[str, Any]:
     started = time.process_time()
     plan = find_plan(graph, case.cluster, PlanOptions(overlap=False, baselines=False, gap=0.01))
     spent_s = time.process_time() - started
-    found = compare(graph, case.cluster)
+    found = compare(graph, case.cluster, PlanOptions(overlap=False))
     cost, chosen = found.ours.cost, found.ours.plan
     assert chosen is not None
     return {

@@ -29,7 +29,6 @@ from ..cost.recompute import Checkpointing
 from ..graph.regions import Blocks, repeated_blocks
 from ..plans.format import format_seconds
 from ..search.budget import Ended
-from ..search.problem import SearchEnd
 from .estimate import Estimate, Estimator, evenly_s
 from .fit_in_memory import FittedSearch
 from .options import PlanOptions
@@ -60,7 +59,8 @@ def overlapped(batches: Batches, first: Candidate, options: PlanOptions) -> tupl
         found = search.search()
         tried_two |= search.tried_two
         if best is not None and found.step_s >= best.step_s:
-            return best, tried_two
+            was_stopped = found.result.is_stopped  # Ctrl-C ends what follows, too
+            return best.ended(found.result.end) if was_stopped else best, tried_two
         best = found
         if not counts or one.is_over or best.result.is_stopped or not one.algorithm.proves_bound:
             return best, tried_two
@@ -72,15 +72,10 @@ def overlapped(batches: Batches, first: Candidate, options: PlanOptions) -> tupl
         except NoStrategy:
             return best, tried_two
         except (KeyboardInterrupt, Ended) as ended:
-            return _ended(best, "budget" if isinstance(ended, Ended) else "interrupted"), tried_two
+            return best.ended("budget" if isinstance(ended, Ended) else "interrupted"), tried_two
         if at_fewer is None:
             return best, tried_two
         serial = at_fewer
-
-
-def _ended(best: Candidate, end: SearchEnd) -> Candidate:
-    """The best so far, of a search that was stopped."""
-    return replace(best, result=replace(best.result, end=end)).knowing(best)
 
 
 @dataclass
@@ -119,10 +114,10 @@ class Batches:
         except (KeyboardInterrupt, Ended) as ended:
             if self._best is None:
                 raise
-            return _ended(self._best, "budget" if isinstance(ended, Ended) else "interrupted")
+            return self._best.ended("budget" if isinstance(ended, Ended) else "interrupted")
         if found is not None and found.result.is_stopped:  # maybe before it was any good
             assert self._best is not None
-            return _ended(self._best, found.result.end)
+            return self._best.ended(found.result.end)
         return found
 
     def _check(self) -> None:

@@ -196,9 +196,8 @@ class Overlapped:
             return self._searched_whole()
         except (KeyboardInterrupt, Ended) as ended:
             self._is_interrupted = isinstance(ended, KeyboardInterrupt)
-            found = self._bounded(-math.inf)
             end = "budget" if isinstance(ended, Ended) else "interrupted"
-            return replace(found, result=replace(found.result, end=end)).knowing(found)
+            return self._bounded(-math.inf).ended(end)
 
     def _searched_whole(self) -> Candidate:
         parts, blocks = self.known[0].key

@@ -42,7 +42,7 @@ from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, Placement
 from ..sbp.redistribute import PathTable
 from ..sbp.signature import Signature
-from ..search.problem import Choice, SearchResult
+from ..search.problem import Choice, SearchEnd, SearchResult
 from .tables.group_table import stored_placement
 from .tables.tables import Tables
 
@@ -274,6 +274,10 @@ class Candidate:
             for name in ("grouping", "model", "again", "micro_batches")
         )
         return alike and self.placed == other.placed
+
+    def ended(self, end: SearchEnd) -> Candidate:
+        """This candidate, as the best of a search that ended so."""
+        return replace(self, result=replace(self.result, end=end)).knowing(self)
 
     def serial(self) -> Candidate:
         """The choice with the seconds of its serial step, if it was found at other prices."""

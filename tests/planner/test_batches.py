@@ -4,8 +4,10 @@ import pytest
 
 from autoddl import explain
 from autoddl.graph.regions import Blocks
+from autoddl.planner import batches
 from autoddl.planner.fit_in_memory import FittedSearch
 from autoddl.planner.options import PlanOptions
+from autoddl.planner.overlap import Overlapped
 from autoddl.planner.planner import find_plan
 from autoddl.planner.realize import Candidate
 from autoddl.plans import Plan
@@ -129,3 +131,17 @@ def test_fewer_micro_batches_are_tried_where_more_of_the_exchange_is_hidden_then
     at_eight_s = stage_figures(planned(micro_batches=8)).cost.iteration_s
     assert stage_figures(best).cost.iteration_s < 0.995 * at_eight_s
     assert best.ops == four.ops and best.buckets == four.buckets
+
+
+def test_ctrl_c_in_fewer_micro_batches_ends_what_follows_too(monkeypatch):
+    found: list[Candidate] = []
+
+    class Interrupted(Overlapped):
+        def search(self) -> Candidate:
+            found.append(found[0].ended("interrupted") if found else super().search())
+            return found[-1]
+
+    monkeypatch.setattr(batches, "Overlapped", Interrupted)
+    options = PlanOptions(memory_limit_bytes=7.9e6, baselines=False)
+    plan = find_plan(mlp(4096, (256,) * 6), cluster("laptop", 4, 1), options)
+    assert len(found) == 2 and plan.was_interrupted
