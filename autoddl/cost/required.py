@@ -33,10 +33,11 @@ from numpy.typing import NDArray
 
 from ..graph.graph import Graph
 from ..graph.regions import AlikeBlock, alike_blocks
+from .exchange import exchanges
 from .liveness import StepTape
 from .memory_rules import MemoryRules
 from .step_tensors import PlannedStep
-from .tape import Moment, Peak
+from .tape import Moment, Peak, aligned
 
 KEPT = 4  # blocks of a run: two at either end, as what is at an end may differ from the middle
 Ints = NDArray[np.int64]
@@ -102,6 +103,30 @@ def executor_bytes(plan: PlannedStep, rules: MemoryRules) -> int:
         if None not in found:
             return max(count for count in found if count is not None)
     return memory_peak(plan, rules, "executor").bytes
+
+
+def bucket_room(plan: PlannedStep, rules: MemoryRules) -> float:
+    """By how many bytes a plan with its buckets may exceed what it requires without, at most.
+
+    That is if all gradients that travel in them were there at once beside what carries them: as
+    they were made, laid out, and after each way with what that holds meanwhile.
+    """
+    step = StepTape(plan, operators=rules.operators, in_flight=plan.again.in_flight)
+    known: dict[Hashable, float] = {}
+    room = float(aligned(step.ahead_bytes))
+    for one in exchanges(plan.graph, plan.ops, plan.edges):
+        if one.is_often:
+            continue
+        key = one.spec, one.given, one.steps  # equal blocks have the same ones
+        if key not in known:
+            given = step.bytes_of(one.tensor, one.given)
+            known[key] = 2 * aligned(given)
+            for way in step.way_of(one.given, one.steps):
+                travel = step.travel_of(one.tensor, "", way)
+                while_it_moves = rules.operators.moving_bytes(replace(travel, copied=travel.before))
+                known[key] += aligned(travel.after) + aligned(while_it_moves)
+        room += known[key]
+    return room
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ nothing: who has started them does.
 
 import contextlib
 import logging
+import math
 import os
 import shutil
 import sys
@@ -22,6 +23,7 @@ FIRST_S = 0.5  # of silence: with the imports before it nobody waits for 2 s wit
 EVERY_S = 1.0  # between two signs on a terminal, where the last one is written over
 LOG_EVERY_S = 15.0  # between two lines elsewhere, which stay
 LOGGER = "autoddl"
+_LEAST = 8  # characters of what is done are shown in the narrowest terminal
 
 
 @contextlib.contextmanager
@@ -78,10 +80,18 @@ class _Sign(logging.Handler):
         wait_s = self._first_s
         while not self._done.wait(wait_s):
             wait_s = EVERY_S if self._is_terminal else LOG_EVERY_S
-            line = f"{self._what}: {time.monotonic() - self._started:.0f} s"
-            line = f"{line}; {self._last}" if self._last else line
+            line = self._line(math.inf)
             if self._is_terminal:
                 width = shutil.get_terminal_size().columns or 80  # 0: nobody has told its size
-                line = f"\r{line[: width - 1]}\x1b[K"
+                line = f"\r{self._line(width - 1)}\x1b[K"
             self._stream.write(line if self._is_terminal else f"{line}\n")
             self._stream.flush()
+
+    def _line(self, most: float) -> str:
+        """Of so many characters: of what is done the end gives way to what was found."""
+        what, found = self._what, f": {time.monotonic() - self._started:.0f} s"
+        found = f"{found}; {self._last}" if self._last else found
+        if len(what) + len(found) <= most:
+            return what + found
+        most = int(most)
+        return f"{what[: max(most - len(found) - 1, _LEAST)]}\u2026{found}"[:most]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,11 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl.cost import required
+from autoddl.cost.exchange import exchanges
 from autoddl.cost.liveness import StepTape
 from autoddl.cost.memory_rules import rules_of
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
-from autoddl.cost.required import executor_bytes, fullest_passes, memory_peak
+from autoddl.cost.required import (
+    bucket_room,
+    executor_bytes,
+    fullest_passes,
+    memory_peak,
+    required_bytes,
+)
 from autoddl.cost.step_tensors import PlannedStep
 from autoddl.graph.graph import Graph
 from autoddl.graph.regions import repeated_blocks
@@ -139,6 +149,35 @@ def test_it_is_that_of_the_whole_step(
     step = drawn(graph, *shape, parts, kinds, again, seed, optimizer, in_flight)
     rules = RULES[back_end]
     assert executor_bytes(step, rules) == memory_peak(step, rules, "executor").bytes
+
+
+@settings(deadline=None, max_examples=10)
+@given(
+    name=st.sampled_from(sorted(GRAPHS)),
+    blocks=st.integers(1, 4),
+    shape=st.sampled_from([(1, 2), (2, 2)]),
+    parts=st.sampled_from([1, 2, 4]),
+    again=st.sets(st.integers(0, 3)).map(sorted),
+    seed=st.integers(0, 1000),
+    most=st.sampled_from([1, 3, 100]),
+    back_end=st.sampled_from(sorted(RULES)),
+)
+def test_buckets_need_no_more_room_than_that(
+    name, blocks, shape: tuple[int, int], parts, again, seed, most, back_end
+):
+    """Whichever gradients share a bucket, of those that may, and whenever these leave."""
+    graph = GRAPHS[name](blocks)
+    rules, parts = RULES[back_end], parts if graph.batch else 1
+    step = drawn(graph, *shape, parts, [0], again, seed)
+    every, rng = exchanges(step.graph, step.ops, step.edges), random.Random(seed)
+    buckets: list[list[int]] = []
+    for number in rng.sample(range(len(every)), len(every)):
+        company = every[number].company
+        beside = [b for b in buckets if len(b) < most and every[b[0]].company == company]
+        rng.choice(beside).append(number) if beside else buckets.append([number])
+    bucketed = replace(step, buckets=tuple(map(tuple, buckets)))
+    with_them, without = (required_bytes(s, rules, math.inf) for s in (bucketed, step))
+    assert with_them <= without + bucket_room(bucketed, rules)
 
 
 @pytest.fixture

@@ -45,6 +45,21 @@ def test_what_lasts_says_what_it_does_and_what_it_found(stream, monkeypatch):
     assert not logging.getLogger("autoddl").handlers
 
 
+def test_a_narrow_terminal_shows_what_was_found(monkeypatch):
+    """A long file's name had taken its place."""
+    stream = Terminal()
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(signs, "EVERY_S", 0.01)
+    with at_work("comparing plans of /home/me/a/folder/with/gpt_0_35b.json", stream, first_s=0.01):
+        logging.getLogger("autoddl.planner").info("best so far 3 ms")
+        while "best so far" not in stream.getvalue():
+            time.sleep(0.01)
+    lines = stream.getvalue().split("\r")
+    told = next(line.removesuffix("\x1b[K") for line in lines if "best so far" in line)
+    assert told.startswith("comparing plans of /home") and told.endswith("0 s; best so far 3 ms")
+    assert len(told) == 59
+
+
 def test_it_ends_with_an_error():
     stream = Terminal()
     with pytest.raises(ValueError, match="no plan"), at_work("planning", stream):

@@ -223,7 +223,29 @@ def _saves(plan: Plan) -> str:
         return f"It takes as long as {name}, the fastest of the known schemes."
     if saved < 0:
         return f"{name} would take {-saved:.1%} less, but was excluded."
-    return f"It saves {saved:.1%} of a step of {name}, the fastest of the known schemes."
+    but = _where_layers_are_alike(plan, closest)
+    return f"It saves {saved:.1%} of a step of {name}, the fastest of the known schemes{but}."
+
+
+def _where_layers_are_alike(plan: Plan, closest: PlannedBaseline) -> str:
+    """What differs from data parallelism, if not how layers are split."""
+    if len(plan.stages) > 1 or closest.name != "data parallel" or closest.iteration_s is None:
+        return ""
+    if not all(kind.is_data_parallel for kind in _kinds(plan.stage)):
+        return ""
+    cost, waits_s = figures(plan).cost, closest.communication_s or 0.0
+    computes_s = closest.iteration_s - waits_s
+    told = []
+    if plan.micro_batches != closest.micro_batches:
+        told.append(f"has {plan.micro_batches} micro-batches instead of {closest.micro_batches}")
+    if waits_s - cost.exposed_s > _ALIKE * closest.iteration_s:
+        ours, theirs = format_seconds(cost.exposed_s), format_seconds(waits_s)
+        told.append(f"waits {ours} instead of {theirs} for communication")
+    if computes_s - cost.compute_s > _ALIKE * closest.iteration_s:
+        ours, theirs = format_seconds(cost.compute_s), format_seconds(computes_s)
+        told.append(f"computes for {ours} instead of {theirs}")
+    how = f": it {' and '.join(told)}" if told else ""
+    return f"; layers are split alike there, small operators around them are not{how}"
 
 
 def _repeated(plan: Plan) -> str:

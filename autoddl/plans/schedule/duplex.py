@@ -37,6 +37,10 @@ from .step import COMPUTING, Cause, Step, StepMaker, StepTask
 _COMPUTE, _COMMUNICATE = 1, 2  # bits
 _ALIKE = 3  # groups: any further one takes as long as the last of these
 _SLACK = 0.005  # of a path: the shortest of 600 tasks takes 4.3 s to find, this one 0.01
+# Corners that are looked at before the slack is raised. Random strands of 1,000 tasks whose queues
+# are often idle then have paths 0.6 to 4 % longer, in 0.3 to 0.5 s instead of 1.2 to 4.6; of 2,000
+# in 0.5 s instead of 8 to 18. With twice as many 0.1 to 4 %, in twice the time.
+_MOST_CORNERS, _RAISED = 10_000, 2.0
 # 32 and 128 gave the same steps of VGG13 on 16 and of a small GPT on 2x2, in times within 8 %.
 _SHARE = 64  # of a strand's seconds is what neighbours on one queue take together at most
 Point = tuple[int, int]  # how many tasks of each strand are done
@@ -288,7 +292,8 @@ class Interleaving:
 def interleaved(first: Strand, second: Strand, slack: float = 0.0) -> Interleaving:
     """The two strands in the least time; each task runs without a break.
 
-    slack: so much longer than the least it may take, relative; then far fewer corners are looked at
+    slack: so much longer than the least it may take, relative; then far fewer corners are looked
+           at, and where they still are many, it is raised; 0 for the least
     ValueError unless every task takes time: one that takes none holds no queue.
     """
     strands = first, second
@@ -299,6 +304,12 @@ def interleaved(first: Strand, second: Strand, slack: float = 0.0) -> Interleavi
     goal = len(first), len(second)
     reached: dict[Point, float] = {(0, 0): 0.0}
     before: dict[Point, Point] = {}
+    seen = 0
+
+    def least_s(point: Point) -> float:
+        (a, b), (c, d) = left[0][point[0]], left[1][point[1]]
+        return reached[point] + (1 + slack) * max(a + c, b + d)
+
     queue = [(0.0, 0.0, (0, 0))]  # at least until the end, less what is done, and where
     while queue:
         _, done_s, point = heapq.heappop(queue)
@@ -307,14 +318,17 @@ def interleaved(first: Strand, second: Strand, slack: float = 0.0) -> Interleavi
             break
         if at_s > reached[point]:
             continue
+        seen += 1
+        if slack and seen % _MOST_CORNERS == 0:
+            slack *= _RAISED
+            queue = [(least_s(p), -reached[p], p) for p in {p for _, _, p in queue}]
+            heapq.heapify(queue)
         for target in _ways_on(strands, ends, point):
             (x, y), (i, j) = point, target
             there_s = at_s + max(ends[0][i] - ends[0][x], ends[1][j] - ends[1][y])
             if there_s < reached.get(target, float("inf")):
                 reached[target], before[target] = there_s, point
-                (a, b), (c, d) = left[0][i], left[1][j]
-                least_s = there_s + (1 + slack) * max(a + c, b + d)
-                heapq.heappush(queue, (least_s, -there_s, target))
+                heapq.heappush(queue, (least_s(target), -there_s, target))
     starts: tuple[dict[int, float], dict[int, float]] = ({}, {})
     point = goal
     while point != (0, 0):

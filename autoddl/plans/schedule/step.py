@@ -49,6 +49,7 @@ from .simulate import Queued, Slowdown, Span, Timeline, run
 COMPUTING: tuple[Cause, ...] = ("forward", "backward")
 _COMPUTE, _COMMUNICATE = 0, 1
 _ALIKE = 3  # micro-batches: any further one takes as long as the last of these
+_ROUNDING = 1e-12  # of a serial step: what is hidden is a difference of sums of all its tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +199,9 @@ class StepMaker:
     def _hidden_s(self, buckets: Buckets, micro_batches: int) -> float:
         if not buckets:
             return 0.0
-        saved_s = self.latency_s(buckets, micro_batches)
-        return self.serial_s(micro_batches) - saved_s - self.end_s(buckets, micro_batches)
+        serial_s, saved_s = self.serial_s(micro_batches), self.latency_s(buckets, micro_batches)
+        found = serial_s - saved_s - self.end_s(buckets, micro_batches)
+        return found if abs(found) > _ROUNDING * serial_s else 0.0
 
     def latency_s(self, buckets: Buckets, micro_batches: int | None = None) -> float:
         """Seconds that the gradients in `buckets` save as they pay their latencies together.

@@ -52,6 +52,18 @@ def test_data_parallelism_itself_says_what_its_gradients_take():
     least = min(layer.alternative_extra_s for layer in plan.layers if layer.alternative)
     assert f"adds {format_seconds(least)} or more" in told["what"]
     assert "takes as long as data parallel (data 4)" in told["saves"]
+    (data,) = (b for b in plan.baselines if b.name == "data parallel")
+    longer = replace(
+        data,
+        iteration_s=1.5 * (data.iteration_s or 0.0),
+        communication_s=cost.exposed_s + 0.3 * (data.iteration_s or 0.0),
+        micro_batches=2,
+    )
+    told = sentences(replace(plan, baselines=(longer,)))
+    waits = f"waits {format_seconds(cost.exposed_s)} instead of"
+    assert "layers are split alike there, small operators around them are not: it" in told["saves"]
+    assert f"it has 1 micro-batches instead of 2 and {waits}" in told["saves"]
+    assert f"and computes for {format_seconds(cost.compute_s)} instead of" in told["saves"]
 
 
 def test_short_memory_is_named_with_what_is_done():

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from autoddl.plans.schedule import duplex
 from autoddl.plans.schedule.duplex import Strand, interleaved
 from autoddl.plans.schedule.simulate import Queued, run
 
@@ -60,9 +61,9 @@ def brute_force(first: Strand, second: Strand) -> float:
     return float(done.max(axis=1).min())
 
 
-def simulated(first: Strand, second: Strand) -> float:
+def simulated(first: Strand, second: Strand, slack: float = 0.0) -> float:
     """The end of the order that is found, run by the simulator of all schedules."""
-    found = interleaved(first, second)
+    found = interleaved(first, second, slack)
     number_of = {point: number for number, point in enumerate(found.order)}
     tasks = []
     for strand, task in found.order:
@@ -106,6 +107,26 @@ def test_lock_step_takes_turns():
 def test_computation_and_communication_of_equal_length_hide_each_other():
     strand = [(0, 1.0), (1, 1.0)] * 50
     assert interleaved(strand, strand).seconds == pytest.approx(101.0)
+
+
+def test_a_path_past_very_many_corners_is_found_soon(monkeypatch):
+    """Of a rough plan of GPT-36B it took 16 s, and no budget of seconds ends it."""
+    rng = np.random.default_rng(0)
+    strand = [(1 + n % 2, float(s)) for n, s in enumerate(rng.exponential(size=400))]
+    calls = []
+
+    def counted(*asked):
+        calls.append(asked)
+        return ways_on(*asked)
+
+    ways_on = duplex._ways_on
+    monkeypatch.setattr(duplex, "_ways_on", counted)
+    monkeypatch.setattr(duplex, "_MOST_CORNERS", 2_000)
+    found = interleaved(strand, strand, 0.005)
+    assert len(calls) < 20_000  # 68,000 if the slack is never raised
+    assert simulated(strand, strand, 0.005) == pytest.approx(found.seconds)
+    busy_s = max(2 * sum(s for queue, s in strand if queue == own) for own in (1, 2))
+    assert busy_s <= found.seconds < 0.8 * 2 * sum(s for _, s in strand)
 
 
 def test_tasks_that_take_no_time_are_refused():
