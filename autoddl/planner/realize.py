@@ -426,7 +426,7 @@ class Candidate:
     @property
     def fits(self) -> bool:
         """Whether its fullest moment does."""
-        return bool(self.buckets) or self.excess_bytes <= 0
+        return self.is_roomy or bool(self.buckets) or self.excess_bytes <= 0
 
     @property
     def is_roomy(self) -> bool:

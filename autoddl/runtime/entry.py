@@ -10,6 +10,7 @@ The module is searched for in the current directory first.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import functools
 import importlib
@@ -17,6 +18,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +32,28 @@ _BY_ROW = ("ForSequenceClassification", "ForImageClassification")
 _WHOLE_ROWS = "autoddl_whole_rows"
 _ATTENTION_DROPS = {"attention_dropout", "attention_probs_dropout_prob", "attn_pdrop"}
 Entry = tuple[Any, Any, Callable[..., Any]]
+
+
+def shipped() -> dict[str, str]:
+    """The models that come with autoddl, and what each is; read from their source, not imported.
+
+    So they are listed where OneFlow, which they are written in, is not installed.
+    """
+    folder = Path(__file__).parent / SHIPPED.removeprefix(f"{__package__}.").replace(".", "/")
+    trees = [ast.parse(file.read_text()) for file in sorted(folder.glob("*.py"))]
+    found = {
+        node.name: (ast.get_docstring(node) or "").partition("\n")[0]
+        for tree in trees
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+    }
+    names = next(
+        ast.literal_eval(node.value)
+        for tree in trees
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    return {name: found[name] for name in names}
 
 
 def call_entry(name: str, batch: int | None = None) -> Entry:

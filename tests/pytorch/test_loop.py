@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.runtime.loop_cells import PLACES
+from tests.runtime.loop_cells import cases as cells
+
 WORKER = Path(__file__).parents[1] / "runtime" / "workers" / "loop.py"
 STAGED = {"stages": 2, "micro_batches": 4}
 WHOLE = {"optimizer": "groups", "steps": 2, "ema": 0.7}
@@ -42,3 +45,11 @@ FULL = pytest.mark.full
 def test_a_loop_in_parallel_is_that_of_one_process(launch, cases):
     out = launch(WORKER, 4, json.dumps(cases))
     assert out.count("equal: ") == len(cases), out
+
+
+@FULL
+@pytest.mark.parametrize("place", PLACES)
+def test_each_part_of_a_loop_is_that_of_one_process(launch, place):
+    every = cells(place)
+    out = launch(WORKER, 4, json.dumps(every), timeout=900)
+    assert out.count("equal: ") == len(every), out

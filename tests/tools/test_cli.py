@@ -1,5 +1,7 @@
 """The command line: what it prints where, its exit status, and its messages for mistakes."""
 
+import importlib
+import inspect
 import json
 import os
 import re
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from autoddl.runtime.entry import SHIPPED
 from autoddl.tools.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -263,3 +266,15 @@ def test_memory_says_what_a_plan_keeps_and_when(plan):
 def test_what_comes_with_autoddl_is_listed(command, name):
     listed = autoddl(command)
     assert listed.exit_code == 0 and f"\n{name} " in f"\n{listed.stdout}"
+
+
+def test_models_are_listed_without_the_framework_that_they_need(monkeypatch):
+    """Of each the first line that its function says of itself."""
+    monkeypatch.setitem(sys.modules, "oneflow", None)
+    lines = autoddl("models").stdout.splitlines()
+    monkeypatch.undo()
+    listed = dict(line.split(maxsplit=1) for line in lines[:-1])
+    module = importlib.import_module(SHIPPED)
+    told = {name: inspect.getdoc(getattr(module, name)) or "" for name in module.__all__}
+    assert listed == {name: text.partition("\n")[0] for name, text in told.items()}
+    assert "need it" in lines[-1]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-
 import click
 
 from .options import examples
@@ -35,11 +32,11 @@ def machines() -> None:
 @click.command(epilog=examples("autoddl models", "autoddl plan gpt_small --cluster laptop"))
 def models() -> None:
     """List the models that come with autoddl, by the names that MODEL stands for."""
-    from ...runtime.entry import SHIPPED
-    from ...runtime.framework import need_oneflow
+    from ...runtime.entry import shipped
 
-    need_oneflow("autoddl models")
-    module = importlib.import_module(SHIPPED)
-    for name in module.__all__:
-        summary = (inspect.getdoc(getattr(module, name)) or "").partition("\n")[0]
+    for name, summary in shipped().items():
         click.echo(f"{name:13}  {summary}")
+    click.echo(
+        "They are OneFlow's and need it. One of your own, of either framework, is named as "
+        "module:function; what the function returns, 'autoddl --help' says."
+    )

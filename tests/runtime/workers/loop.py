@@ -67,6 +67,7 @@ def in_groups(parameters):
 OPTIMIZERS = {
     "sgd": lambda p: flow.optim.SGD(p, lr=0.05, momentum=0.9),
     "groups": in_groups,
+    "adam": lambda p: flow.optim.Adam(p, lr=1e-3, eps=1e-3),
 }
 
 
