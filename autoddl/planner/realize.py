@@ -328,7 +328,7 @@ class Candidate:
     def _has_room_for(self, buckets: Buckets) -> bool:
         """Whether buckets are sure to fit beside the serial step, whose memory is soon worked out.
 
-        Without it GPT-3 175B on 1024x8 devices has its first plan in 1.4 times as long.
+        Without it GPT-3 175B on 1024x8 devices has its first plan in 1.3 times as long.
         """
         if self.turns:
             return False
