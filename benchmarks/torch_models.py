@@ -270,14 +270,15 @@ def table(rows: list[dict[str, Any]]) -> str:
     ]
     for model in models:
         own = [row for row in rows if row["model"] == model]
-        ran = [row for row in own if "losses" in row]
         worst = [
-            f"{max(row[key] for row in ran):.0e}" if ran else "" for key in ("losses", "parameters")
+            max((row[key] for row in own if key in row), default=float("nan"))
+            for key in ("noise", "losses", "parameters")
         ]
         shapes = ", ".join(dict.fromkeys(row["shape"] for row in own))
+        good = sum(row.get("ok", False) for row in own)
+        figures = " | ".join(f"{value:.0e}" for value in worst)
         lines.append(
-            f"| {model} | {shapes} | {len(own)} | {sum(row.get('ok', False) for row in own)} | "
-            f"{own[0]['precision']} | {max(row['noise'] for row in own):.0e} | {' | '.join(worst)} |"
+            f"| {model} | {shapes} | {len(own)} | {good} | {own[0]['precision']} | {figures} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -29,11 +29,11 @@ from tests.sbp.operators import CASES
 
 FEW_BYTES = 256  # statistics by rows, numbers, and the leaf that begins every history
 # of shapes that no fused kernel takes, or of formulas whose parts depend on shape or attributes,
-# and what an opaque module keeps nobody knows
+# and what a function or an opaque module keeps nobody knows
 UNLIKE = (
     "normalization-eval", "adaptive_avg_pool2d-whole", "adaptive_avg_pool1d",
     "attention", "ctc_loss", "nll", "median_with_indices", "l2_normalize", "layer_norm",
-    "opaque",
+    "opaque", "batched",
 )  # fmt: skip
 
 

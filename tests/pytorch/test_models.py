@@ -12,6 +12,7 @@ from tests.ranks import ROOT
 
 
 @pytest.mark.full
+@pytest.mark.timeout(7500)
 @pytest.mark.parametrize("kind", ["traced", "opaque"])
 def test_models_nobody_here_wrote_train_as_in_one_process(kind):
     pytest.importorskip("torchvision", reason="needs torchvision")

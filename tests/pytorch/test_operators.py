@@ -58,6 +58,26 @@ def smoothed(y):
     return F.cross_entropy(y, labels, label_smoothing=0.2, ignore_index=1) * each.flatten(1)
 
 
+def weighed(y):
+    """Classes count, and share their weight."""
+    weights, labels = torch.arange(1.0, 7.0), (y[:, 0] > 0).long()
+    hard = F.cross_entropy(y, labels, weights, label_smoothing=0.2, ignore_index=1)
+    soft = F.cross_entropy(y, y.detach().softmax(1), weights, label_smoothing=0.1)
+    return (hard + soft) * F.cross_entropy(
+        y, labels, weights, reduction="none", label_smoothing=0.3
+    )
+
+
+def matrices(y):
+    return y[:, :4].reshape(-1, 2, 2)
+
+
+def spread(y):
+    """Positive definite, with eigenvalues apart."""
+    x = matrices(y)
+    return x @ x.mT + torch.diag(torch.tensor([1.0, 3.0]))
+
+
 def upsampled(y):
     wide = F.conv_transpose1d(y.reshape(-1, 2, 3), TAPS[:, :, 0], dilation=2)
     return (
@@ -135,6 +155,46 @@ FUNCTIONS = {
     "zeroed": changed(lambda z, y: z[:, :3].zero_()),
     "detached": lambda y: y * y.detach().mul(2),
     "no_grad": without_gradient,
+    # each matrix, row or element by itself
+    "medians": lambda y: y.median(1)[0] + y.nanmedian(1)[0] + y.kthvalue(
+        3, 1, keepdim=True)[0][:, 0],
+    "quantiles": lambda y: y.quantile(0.3, 1) + y.median(),
+    "between_rows": lambda y: y.quantile(0.75, dim=0),
+    "running_extremes": lambda y: y.cummax(1)[0] + y.cummin(0)[0] + y.logcumsumexp(1),
+    "of_elements": lambda y: torch.hypot(y, y + 1) + torch.copysign(y, ONES) + torch.digamma(
+        y.abs() + 1) + torch.erfinv(y.tanh() * 0.9) + torch.polygamma(1, y.abs() + 1),
+    "determinants": lambda y: torch.det(matrices(y)) + torch.logdet(spread(y)) + torch.slogdet(
+        matrices(y))[1],
+    "solved": lambda y: torch.linalg.solve(spread(y), y[:, :2]) + torch.linalg.solve(
+        spread(y)[:1], matrices(y)).sum(1) + torch.linalg.solve_triangular(
+        spread(y), matrices(y), upper=True).sum(1),
+    "choleskys": lambda y: torch.cholesky_solve(
+        matrices(y), torch.linalg.cholesky(spread(y))) + torch.linalg.matrix_exp(matrices(y)),
+    "spectra": lambda y: torch.linalg.svdvals(images(y)[:, 0]) + torch.linalg.eigvalsh(spread(y)),
+    "spectral": lambda y: torch.linalg.matrix_norm(images(y)[:, 0], 2),
+    "triangles": lambda y: torch.linalg.qr(spread(y))[1] + torch.linalg.pinv(
+        images(y)[:, 0])[:, :2],
+    "gaussian": lambda y: torch.distributions.MultivariateNormal(
+        y[:, :2], spread(y)).log_prob(y[:, 2:4]),
+    "scatter_most": lambda y: y.new_zeros(y.shape[0], 3).scatter_reduce(
+        1, (y > 0).long(), y, "amax", include_self=False) + y[:, :3].scatter_reduce(
+        1, (y > 0).long() * 2, y, "mean"),
+    "scatter_part": lambda y: y.scatter_reduce(0, (y[:3] > 0).long(), y[:3], "prod"),
+    "mask_scatter": lambda y: y.masked_scatter(y > 0, y.flip(1) * 2),
+    "spread_out": lambda y: y.norm(3, dim=1) + y.var(1, correction=2) + torch.cdist(
+        images(y)[:, 0], images(y)[:, 0] + 2, p=1).sum(2)[:, 0],
+    "far": lambda y: torch.dist(y, y * y, 3) + torch.pdist(y),
+    "quantized": lambda y: torch.fake_quantize_per_tensor_affine(y, 0.1, 0, -8, 7),
+    "unpooled": lambda y: F.max_unpool2d(*F.max_pool2d(
+        y.reshape(-1, 1, 2, 3), (2, 1), return_indices=True), (2, 1)),
+    "antialiased": lambda y: F.interpolate(images(y), (1, 2), mode="bilinear", antialias=True),
+    "mirrored": lambda y: F.pad(y.reshape(-1, 1, 1, 2, 3), (1, 1, 1, 0, 0, 0), "reflect") + F.pad(
+        y.reshape(-1, 1, 1, 2, 3), (1, 1, 1, 0, 0, 0), "replicate"),
+    "traces": lambda y: torch.einsum("bii->b", matrices(y)) + torch.einsum("bii,bi->b", matrices(y),
+        y[:, :2]),
+    "weighed": weighed,
+    "interpolated": lambda y: torch.lerp(y, y * y, y.sigmoid()) + torch.addmv(
+        ONES, torch.ones(WIDTH, WIDTH), y[0]),
     # shapes
     "windows": lambda y: y.unfold(1, 3, 2) * torch.arange(3.0),
     "padded": lambda y: F.pad(y[:, None], (2, 1), "reflect") + 2 * F.pad(
@@ -166,7 +226,9 @@ FUNCTIONS = {
     "of_rows": lambda y: F.scaled_dot_product_attention(*(y.reshape(-1, 2, 3),) * 3),
 }  # fmt: skip
 
-FIXED = {"put_twice", "batch"}  # what they compute follows from the batch's size otherwise
+FIXED = {  # they follow from the batch's size otherwise, or torch records that
+    "put_twice", "batch", "scatter_part", "far", "between_rows", "spectral", "quantized",
+}  # fmt: skip
 
 
 class Each(nn.Module):
@@ -185,7 +247,10 @@ def drawn(y):
     each = torch.randn_like(y), torch.rand(y.shape), torch.bernoulli(y.sigmoid())
     whole = torch.randint(0, 2, y.shape), F.gumbel_softmax(y, hard=True), y.new_empty(
         y.shape).normal_(1, 2)  # fmt: skip
-    return torch.stack([*each, *whole], 1)
+    shares = torch.tensor([0.5, 0.3, 0.2]).expand(y.shape[0], 3)
+    picked = torch.multinomial(shares, 2), torch.multinomial(shares, 1)
+    around = torch.normal(torch.ones(3).expand(y.shape), 2.0), torch.cat(picked, 1)
+    return torch.stack([*each, *whole, *around], 1)
 
 
 def test_what_is_drawn_follows_its_law_and_the_seed():
@@ -197,6 +262,7 @@ def test_what_is_drawn_follows_its_law_and_the_seed():
         def forward(self, x):
             return drawn(x * self.own)
 
+    torch.manual_seed(0)
     x, y = torch.zeros(20000, 3), torch.zeros(20000)
     traced = trace_with_state(Draws(), x, y, loss=lambda o, _: o.mean())
     assert traced.graph.batch == len(x)
@@ -205,9 +271,43 @@ def test_what_is_drawn_follows_its_law_and_the_seed():
     first, again = (trainer.eval_step(x) for trainer in made)
     assert torch.equal(first, again)
     found, expected = first, drawn(torch.zeros(20000, 3))
-    assert torch.allclose(found.mean(0), expected.mean(0), atol=0.05)
-    assert torch.allclose(found.std(0), expected.std(0), atol=0.05)
+    assert torch.allclose(found.mean(0), expected.mean(0), atol=0.1)
+    assert torch.allclose(found.std(0), expected.std(0), atol=0.1)
     assert set(found[:, 3].flatten().tolist()) == {0.0, 1.0}
+
+
+def test_what_is_dropped_follows_its_law_in_training_alone():
+    """Of alpha dropout, by elements and channels, and of slopes that are drawn."""
+
+    class Drops(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.own = nn.Parameter(torch.ones(1))
+            self.each, self.whole = nn.AlphaDropout(0.3), nn.FeatureAlphaDropout(0.3)
+            self.sloped = nn.RReLU()
+
+        def forward(self, x):
+            y = x * self.own
+            return self.each(y), self.whole(y[..., None]).flatten(1), self.sloped(-y)
+
+    def moments(results, _):
+        return (
+            torch.stack([f(y) for y in results for f in (torch.mean, torch.std)])
+            .mul(torch.arange(1.0, 7.0))
+            .sum()
+        )
+
+    torch.manual_seed(0)
+    model, x = Drops(), torch.ones(20000, 2)
+    traced = trace_with_state(model, x, x, loss=moments)
+    plan = random_plan(traced.graph, cluster_of(1, 1), 0)
+    trainer = build_trainer(traced, plan, lambda p: torch.optim.SGD(p, lr=0.0))
+    expected = moments(model.train()(x), x)
+    assert float(trainer.step(x, x)) == pytest.approx(float(expected), rel=0.02)
+    expected.backward()
+    assert trainer.parameters()["own"].grad is not None
+    for found, wanted in zip(trainer.eval_step(x), model.eval()(x), strict=True):
+        assert torch.equal(found, wanted)
 
 
 def squares(results, _):

@@ -11,7 +11,7 @@ WORKER = Path(__file__).parents[1] / "runtime" / "workers" / "rules.py"
 WITHOUT = {
     "input", "param", "buffer", "loss", "stage_input", "stage_output",  # the executor's own
     "randperm",
-    "by_mode", "repeat_interleave",
+    "repeat_interleave",
     "moe_dispatch", "moe_combine", "affine_grid",
 }  # fmt: skip
 

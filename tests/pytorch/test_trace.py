@@ -66,6 +66,17 @@ def test_a_model_without_memory_is_traced_as_one_with(tmp_path: Path):
     assert autoddl.plan(type(graph).load(tmp_path / "graph.json"), ALONE).back_end == "oneflow"
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_target_that_is_the_input_in_the_example_is_an_input_of_its_own(device):
+    """Else a step on other targets would train the model on these."""
+    with torch.device(device):
+        model, x = nn.Linear(4, 4), torch.ones(8, 4)
+    graph = autoddl.trace(model, x, x, loss=F.mse_loss)
+    assert sorted(op.attrs["index"] for op in graph.ops if op.kind == "input") == [0, 1]
+    if device == "cpu":
+        same_gradients(model, x, torch.zeros(8, 4))
+
+
 @pytest.mark.parametrize("wrong", [None, object(), len, "gpt"])
 def test_what_is_no_model_is_refused(wrong):
     """Where OneFlow is not installed, too, with no word of it."""
@@ -251,14 +262,14 @@ class Bags(nn.Linear):
 
 class Factors(nn.Linear):
     def forward(self, x):
-        return super().forward(torch.linalg.qr(x).Q)
+        return super().forward(torch.linalg.lu_factor(x).LU)
 
 
 class Solves(nn.Linear):
     """With a check of torch's own beside it."""
 
     def forward(self, x):
-        return torch.linalg.cholesky(super().forward(x))
+        return torch.linalg.ldl_factor(super().forward(x)).LD
 
 
 @pytest.mark.parametrize(
@@ -266,8 +277,8 @@ class Solves(nn.Linear):
     [
         (Depends(6, 6), "cannot record Depends: .*values"),
         (Counts(), "changes the buffer seen"),
-        (Factors(6, 6), "no rule for aten.linalg_qr"),
-        (Solves(6, 6), "no rule for aten.linalg_cholesky_ex"),
+        (Factors(6, 6), "no rule for aten.linalg_lu_factor"),
+        (Solves(6, 6), "no rule for aten.linalg_ldl_factor"),
         (Bags(6, 6), "no rule for an EmbeddingBag of bags that are not equally long"),
         (3, "must be a torch.nn.Module"),
     ],

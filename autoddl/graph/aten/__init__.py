@@ -1,5 +1,6 @@
 """ATen's operators in our own kinds, as far as that needs no torch."""
 
+from . import batched as batched
 from . import elementwise as elementwise
 from . import lookup as lookup
 from . import loss as loss

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..builder import GraphBuilder, Ref, Unknown
+from ..builder import GraphBuilder, Ref, Unknown, broadcast
 from .table import Args, aten, renamed
 
 _SAME_NAME = (
@@ -285,3 +285,12 @@ def full(e: GraphBuilder, a: Args) -> Any:
 @aten("copy")
 def copy(e: GraphBuilder, a: Args) -> Ref:
     return e.expanded(e.cast(a["src"], a["out"][1]), a["out"][0])
+
+
+@aten("lerp.Tensor")
+def lerp(e: GraphBuilder, a: Args) -> Ref:
+    """From start on towards end, by shares of their own."""
+    start, (shape, dtype) = e.ref(a["self"]), a["out"]
+    way = e.op("broadcast_sub", [a["end"], start], broadcast(e.ref(a["end"]).shape, start.shape))
+    part = e.op("broadcast_mul", [way, a["weight"]], shape, dtype)
+    return e.op("broadcast_add", [start, part], shape, dtype)

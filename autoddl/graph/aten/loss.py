@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..builder import GraphBuilder, Ref, Unknown
+from ..builder import GraphBuilder, Ref
 from .table import Args, aten
 
 _NONE, _MEAN, _SUM = 0, 1, 2  # ATen's numbers of reductions
@@ -19,14 +19,23 @@ def _classes_last(e: GraphBuilder, x: Ref) -> Ref:
     return e.permuted(x, (0, *range(2, x.ndim), 1)) if x.ndim > 2 else x
 
 
-def _nll(e: GraphBuilder, logs: Ref, a: Args) -> Ref:
-    """Of logarithms [..., c]; a mean is over the weights of the targets."""
-    target = e.ref(a["target"])
+def _each(e: GraphBuilder, logs: Ref, target: Ref, a: Args) -> list[Ref]:
+    """The losses of logarithms [..., c], and their weights."""
     weights = [] if a["weight"] is None else [a["weight"]]
     outputs = [(target.shape, logs.dtype)] * 2
-    each, weight = e.several(
-        "nll", [logs, target, *weights], outputs, ignore_index=a["ignore_index"]
-    )
+    return e.several("nll", [logs, target, *weights], outputs, ignore_index=a["ignore_index"])
+
+
+def _weighted(e: GraphBuilder, logs: Ref, a: Args) -> Ref:
+    """Logarithms [..., c] by the weights of classes."""
+    if a["weight"] is None:
+        return logs
+    return e.op("broadcast_mul", [logs, a["weight"]], logs.shape)
+
+
+def _nll(e: GraphBuilder, logs: Ref, a: Args) -> Ref:
+    """Of logarithms [..., c]; a mean is over the weights of the targets."""
+    each, weight = _each(e, logs, e.ref(a["target"]), a)
     if a["reduction"] != _MEAN:
         return _reduced(e, each, a["reduction"])
     total = e.sum(each, ()) if each.ndim else each
@@ -40,25 +49,26 @@ def cross_entropy(e: GraphBuilder, a: Args) -> Ref:
     x = _classes_last(e, x)
     logs = e.same("log_softmax", x)
     if target.is_float:
-        if a["weight"] is not None or a["label_smoothing"]:
-            raise Unknown("cross_entropy of probabilities with weights or smoothing")
-        shares = e.op("broadcast_mul", [logs, _classes_last(e, target)], x.shape)
+        target, share = _classes_last(e, target), a["label_smoothing"]
+        if share:
+            target = e.same("scalar_mul", target, operand=1 - share)
+            target = e.same("scalar_add", target, operand=share / x.shape[-1])
+        shares = e.op("broadcast_mul", [_weighted(e, logs, a), target], x.shape)
         each = e.same("negative", e.sum(shares, (-1,)))
         return _reduced(e, each, a["reduction"])
     if not a["label_smoothing"]:
         return _nll(e, logs, a)
-    if a["weight"] is not None:
-        raise Unknown("cross_entropy with label_smoothing and weights")
     return _smooth(e, logs, target, a)
 
 
 def _smooth(e: GraphBuilder, logs: Ref, target: Ref, a: Args) -> Ref:
     """Of each class the label has its share besides, of those that do not count nothing."""
     share, classes = a["label_smoothing"], logs.shape[-1]
-    outputs = [(target.shape, logs.dtype)] * 2
-    each, counts = e.several("nll", [logs, target], outputs, ignore_index=a["ignore_index"])
-    others = e.same("scalar_mul", e.sum(logs, (-1,)), operand=-share / classes)
-    others = e.op("broadcast_mul", [others, counts], each.shape)
+    each, counts = _each(e, logs, target, a)
+    valid = counts if a["weight"] is None else _each(e, logs, target, {**a, "weight": None})[1]
+    others = e.sum(_weighted(e, logs, a), (-1,))
+    others = e.same("scalar_mul", others, operand=-share / classes)
+    others = e.op("broadcast_mul", [others, valid], each.shape)
     each = e.op("add_n", [e.same("scalar_mul", each, operand=1 - share), others], each.shape)
     if a["reduction"] != _MEAN or not each.ndim:
         return _reduced(e, each, a["reduction"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..builder import GraphBuilder, Ref, Unknown, product
+from .shape import diagonal
 from .table import Args, aten
 
 
@@ -34,11 +35,14 @@ def vectors(e: GraphBuilder, a: Args) -> Ref:
     return matmul(e, {**a, "other": a["vec"] if "vec" in a else a["tensor"]})
 
 
-@aten("addmm", "baddbmm")
+_FACTORS = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2"), "addmv": ("mat", "vec")}
+
+
+@aten(*_FACTORS)
 def addmm(e: GraphBuilder, a: Args) -> Ref:
     """beta self + alpha a b."""
-    first, second = ("mat1", "mat2") if a["name"] == "addmm" else ("batch1", "batch2")
-    y = e.product(a[first], a[second])
+    first, second = _FACTORS[a["name"]]
+    y = matmul(e, {"self": a[first], "other": a[second], "out": a["out"]})
     y = y if a["alpha"] == 1 else e.same("scalar_mul", y, operand=a["alpha"])
     if a["beta"] == 0:
         return y
@@ -54,14 +58,28 @@ def einsum(e: GraphBuilder, a: Args) -> Ref:
     terms = given.split(",")
     if not arrow:
         out = "".join(sorted(c for c in set(given) - {","} if given.count(c) == 1))
-    if "." in text or any(len(set(term)) < len(term) for term in terms):
+    if "." in text:
         raise Unknown(f"einsum of {text}")
+    for i, term in enumerate(terms):
+        tensors[i], terms[i] = _diagonals(e, tensors[i], term)
     x, names = tensors[0], terms[0]
     for i in range(1, len(terms)):
         wanted = set(out).union(*terms[i + 1 :])
         x, names = _contracted(e, x, names, tensors[i], terms[i], wanted)
     x, names = _without(e, x, names, set(out))
     return e.permuted(x, [names.index(c) for c in out])
+
+
+def _diagonals(e: GraphBuilder, x: Ref, names: str) -> tuple[Ref, str]:
+    """What a letter that stands twice in a term means."""
+    for c in sorted(set(names)):
+        while names.count(c) > 1:
+            one, other = names.index(c), names.rindex(c)
+            rest = [n for d, n in enumerate(x.shape) if d not in (one, other)]
+            given = {"self": x, "offset": 0, "dim1": one, "dim2": other}
+            x = diagonal(e, {**given, "out": ((*rest, x.shape[one]), x.dtype)})
+            names = "".join(n for d, n in enumerate(names) if d not in (one, other)) + c
+    return x, names
 
 
 @aten("_trilinear")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..builder import GraphBuilder, Ref, Unknown, broadcast, left, product
+from .batched import batched
 from .table import Args, aten
 
 
@@ -29,7 +30,15 @@ def norm(e: GraphBuilder, a: Args) -> Ref:
         largest = {**a, "self": sizes, "name": "amax"}
         return e.sum(sizes, dims, keep) if order == 1 else extremum(e, largest)
     if order not in (None, 2):
-        raise Unknown(f"a norm of order {order}")
+        rest = [d for d in range(x.ndim) if d not in dims]
+        shape = [x.shape[d] for d in rest]
+        last = e.reshaped(
+            e.permuted(x, [*rest, *dims]), (*shape, product(x.shape[d] for d in dims))
+        )
+        given = {"name": "linalg_vector_norm", "self": last, "ord": order, "dim": (-1,)}
+        found = batched(e, {**given, "out": (shape, x.dtype)})
+        assert isinstance(found, Ref)
+        return e.reshaped(found, a["out"][0])
     return _root(e, e.sum(e.same("square", x), dims, keep))
 
 
@@ -51,7 +60,10 @@ def distances(e: GraphBuilder, a: Args) -> Ref:
     """Between all rows x [..., n, d] and y [..., m, d]."""
     x, y, (shape, _) = e.ref(a["x1"]), e.ref(a["x2"]), a["out"]
     if a["p"] != 2:
-        raise Unknown(f"distances with p={a['p']}")
+        given = {"x1": x, "x2": y, "p": a["p"], "out": a["out"]}
+        found = batched(e, {"name": "cdist", **given})
+        assert isinstance(found, Ref)
+        return found
     if max(x.shape[-2], y.shape[-2]) <= _FEW_ROWS:
         one = e.reshaped(x, (*x.shape[:-1], 1, x.shape[-1]))
         other = e.reshaped(y, (*y.shape[:-2], 1, *y.shape[-2:]))
@@ -105,12 +117,15 @@ def var(e: GraphBuilder, a: Args) -> Ref:
     x, keep = e.ref(a["self"]), bool(a.get("keepdim"))
     correction = a["correction"] if "correction" in a else int(a.get("unbiased", True))
     correction = 1 if correction is None else correction
-    if correction not in (0, 1):
-        raise Unknown(f"a variance with correction={correction}")
     dims = _all_dims(e, a)
+    count = product(x.shape[d] for d in dims)
+    if correction not in (0, 1) and (getattr(count, "exponent", 0) or correction >= count):
+        raise Unknown(f"a variance with correction={correction}")
     found = e.op(
-        "var", [x], left(x.shape, dims, keep), dim=dims, keepdim=keep, unbiased=bool(correction)
+        "var", [x], left(x.shape, dims, keep), dim=dims, keepdim=keep, unbiased=correction == 1
     )
+    if correction not in (0, 1):
+        found = e.same("scalar_mul", found, operand=count / (count - correction))
     return _root(e, found) if a["name"] == "std" else found
 
 

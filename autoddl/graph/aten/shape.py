@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..builder import GraphBuilder, Ref, Unknown, product
+from .batched import batched
 from .table import Args, aten
 
 
@@ -223,6 +224,9 @@ def pad(e: GraphBuilder, a: Args) -> Ref:
     if mode in ("reflect", "replicate") and len(sizes) in (2, 4):
         kind = f"{'reflection' if mode == 'reflect' else 'replication'}_pad{len(sizes) // 2}d"
         return e.op(kind, [x], a["out"][0], padding=sizes)
+    if mode in ("reflect", "replicate"):
+        name = "reflection_pad3d" if mode == "reflect" else "replication_pad3d"
+        return batched(e, {"name": name, "self": x, "padding": sizes, "out": a["out"]})
     if mode == "circular":
         return _circular(e, x, sizes)
     if mode != "constant":

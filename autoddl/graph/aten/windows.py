@@ -60,15 +60,12 @@ def _window(a: Args, dims: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@aten("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices")
-def max_pool(e: GraphBuilder, a: Args) -> Any:
-    dims = int(a["name"].removesuffix("_with_indices")[-2])
-    several = a["name"].endswith("indices")
-    shape = (a["out"][0] if several else a["out"])[0]
+@aten("max_pool1d", "max_pool2d", "max_pool3d")
+def max_pool(e: GraphBuilder, a: Args) -> Ref:
+    dims = int(a["name"][-2])
     attrs = _window(a, dims)
     attrs["dilation"] = _each(a["dilation"], dims)
-    y = e.op(f"max_pool_{dims}d", [a["self"]], shape, **attrs)
-    return (y, None) if several else y
+    return e.op(f"max_pool_{dims}d", [a["self"]], a["out"][0], **attrs)
 
 
 @aten("avg_pool1d", "avg_pool2d", "avg_pool3d")

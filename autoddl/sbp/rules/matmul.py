@@ -1,4 +1,6 @@
-"""Matrix products (AutoDDL section 4.2): rows, columns or the summed dim are split."""
+"""Matrix products (AutoDDL section 4.2): rows, columns or the summed dim are split; and what else
+is done with matrices, each of which stays whole.
+"""
 
 from __future__ import annotations
 
@@ -79,3 +81,27 @@ def inverse(op: OpSpec) -> Iterator[Signature]:
     """x [..., m, m] -> y; each matrix stays whole."""
     rows = dims_of(op.inputs[0].shape)[:-2]
     yield from labelled(op, ((*rows, None, None),), ((*rows, None, None),))
+
+
+def _batched_flops(op: OpSpec) -> float:
+    """Of a decomposition: twice the size of a matrix times its rows; else an operation a number."""
+    first, core = op.inputs[0], op.attrs["cores"][0]
+    return 2.0 * first.numel * first.shape[-1] if core == 2 else float(first.numel)
+
+
+@rule("batched", flops=_batched_flops, saves="all", float32=True)
+def batched(op: OpSpec) -> Iterator[Signature]:
+    """(x0, x1, ...) -> (y0, ...): a function of each matrix, row or element by itself.
+
+    As in NumPy's generalized ufuncs, `function` takes the last `cores[i]` dims of input i whole and
+    gives `results[j]` dims of output j; the dims before them run together, stretched as in
+    broadcasting. So one rule does for decompositions, order statistics and functions of an element
+    that nothing else needs; nothing is known of the function itself.
+    """
+    results = op.attrs["results"]
+    (rows,) = {t.shape[: len(t.shape) - n] for t, n in zip(op.outputs, results, strict=True)}
+    ins = [
+        (*broadcast_labels(t.shape[: len(t.shape) - n], rows), *(None,) * n)
+        for t, n in zip(op.inputs, op.attrs["cores"], strict=True)
+    ]
+    yield from labelled(op, ins, [(*dims_of(rows), *(None,) * n) for n in results])

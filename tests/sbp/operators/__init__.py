@@ -10,6 +10,7 @@ begin: a lookup in a part of a table needs it. `kernel(kind)` is the form that t
 """
 
 from . import (
+    batched,
     conv,
     elementwise,
     experts,
@@ -28,7 +29,7 @@ from .reference import FORWARD as FORWARD
 from .reference import kernel as kernel
 
 FAMILIES = (
-    matmul, conv, pooling, elementwise, reduce, softmax, loss, normalize, gather,
+    batched, matmul, conv, pooling, elementwise, reduce, softmax, loss, normalize, gather,
     shape, source, experts, random,
 )  # fmt: skip
 CASES = tuple(case for family in FAMILIES for case in family.CASES)

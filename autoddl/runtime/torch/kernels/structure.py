@@ -22,6 +22,11 @@ def stop_gradient(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[
     return [inputs[0].detach()]
 
 
+def by_mode(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(in training, in evaluation) -> out."""
+    return identity(ctx, inputs[0 if ctx.state.training else 1 :], attrs)
+
+
 def _generator(ctx: Context, device: torch.device | str) -> torch.Generator:
     """Of the operator's shard; equal on its replicas, and follows from the run's seed."""
     made = torch.Generator(device)
@@ -59,6 +64,15 @@ def bernoulli(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tens
     return [(drawn < (x if attrs["p"] < 0 else attrs["p"])).to(getattr(torch, attrs["dtype"]))]
 
 
+def batched(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """inputs -> results of ATen's `function`, which takes the other attributes, too."""
+    own = "function", "tensors", "cores", "results"
+    rest = {k: v for k, v in attrs.items() if k not in own}
+    function = getattr(torch.ops.aten, attrs["function"])
+    found = function(**dict(zip(attrs["tensors"], inputs, strict=True)), **rest)
+    return [found] if isinstance(found, Tensor) else [*found]
+
+
 def opaque(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """(args..., params..., buffers...) -> results of a module's own forward pass."""
     first = len(inputs) - attrs["num_buffers"]
@@ -69,6 +83,8 @@ def opaque(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]
 
 
 KERNELS: dict[str, Kernel] = {
+    "batched": batched,
+    "by_mode": by_mode,
     "fork": identity,
     "identity": identity,
     "stop_gradient": stop_gradient,

@@ -122,10 +122,13 @@ def _reached(whole: Whole, tensors: Sequence[torch.Tensor]) -> set[str]:
 
 
 def _like_model(x: torch.Tensor, model: nn.Module) -> torch.Tensor:
-    """`x` on the meta device if the model is there."""
+    """`x` as a tensor of its own, on the meta device if the model is there.
+
+    What stands twice in an example (a target that is the input) is one input to `torch.export`.
+    """
     first = next(model.parameters(), None)
     on_meta = first is not None and first.device.type == "meta"
-    return x.to("meta") if on_meta else x
+    return (x.to("meta") if on_meta else x).detach()
 
 
 def _read(
