@@ -1,20 +1,38 @@
-"""What docs/pytorch.md shows is run, as printed."""
+"""What docs/pytorch.md shows is run, as printed.
+
+With an environment's programs in AUTODDL_INSTALLED its Python runs the program, as in
+`tests/test_docs.py`: a wheel of autoddl is installed there, beside torch.
+"""
 
 import os
 import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-import autoddl
 from tests.ranks import ROOT
 
 PAGE = (ROOT / "docs" / "pytorch.md").read_text()
+
+
+def run(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Python on these words: this one on this clone, or that where autoddl is installed."""
+    installed, env = os.environ.get("AUTODDL_INSTALLED"), {**os.environ, "OMP_NUM_THREADS": "1"}
+    env.pop("PYTHONPATH", None)
+    if not installed:
+        env["PYTHONPATH"] = str(ROOT)
+    python = f"{installed}/python" if installed else sys.executable
+    done = subprocess.run(
+        [python, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def test_the_program_trains_as_one_process_does(tmp_path):
@@ -22,12 +40,7 @@ def test_the_program_trains_as_one_process_does(tmp_path):
     command = re.search(r"^torchrun .*$", PAGE, re.MULTILINE)
     assert program and command
     (tmp_path / "train.py").write_text(program[1])
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *shlex.split(command[0])[1:]],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = run("-m", "torch.distributed.run", *shlex.split(command[0])[1:], folder=tmp_path)
     printed = re.search(r"^loss (\S+)$", done.stdout, re.MULTILINE)
     assert printed
 
@@ -51,10 +64,10 @@ def test_the_program_trains_as_one_process_does(tmp_path):
         torch.testing.assert_close(saved[name], x, rtol=1e-4, atol=1e-5)
 
 
-def test_modules_that_run_as_they_are(capsys):
+def test_modules_that_run_as_they_are():
     found = re.search(
         r"^```python\n(class Spectrum.*?)^# (.*?\n)```$", PAGE, re.DOTALL | re.MULTILINE
     )
     assert found
-    exec(found[1], {"torch": torch, "nn": torch.nn, "autoddl": autoddl})
-    assert capsys.readouterr().out == found[2]
+    imports = "import autoddl, torch\nfrom torch import nn\n"
+    assert run("-c", imports + found[1]).stdout == found[2]
