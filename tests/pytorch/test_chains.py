@@ -1,5 +1,6 @@
 """Operators between which nothing happens run as one: where such chains end, and what they give."""
 
+import copy
 import dataclasses
 
 import pytest
@@ -34,6 +35,21 @@ class Branches(nn.Module):
         return self.third(z + y) + z.max(-1, keepdim=True).values
 
 
+class Normed(nn.Module):
+    """BatchNorms, of which one is called twice and so reads what its first call has changed."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.back = nn.Conv2d(2, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1)
+        self.norm, self.last = nn.BatchNorm2d(6), nn.BatchNorm1d(3)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        y = torch.relu(self.norm(self.conv(x)))
+        y = torch.relu(self.norm(self.back(y)) + y)
+        return self.last(self.head(y.mean((2, 3))))
+
+
 def words(ignored):
     torch.manual_seed(3)
     x, target = torch.randint(0, 64, (2, 4, 16))
@@ -60,16 +76,20 @@ def without_chains(trainer):
     return job.executor(part.plan.graph, part.plan, part.state)._program
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
-@pytest.mark.parametrize("kind", ["branches", "gpt"])
+@pytest.mark.parametrize(
+    ("kind", "micro_batches"),
+    [("branches", 1), ("branches", 2), ("gpt", 1), ("gpt", 2), ("normed", 1)],
+)
 def test_chains_give_what_eager_torch_does(kind, micro_batches):
     torch.manual_seed(0)
     if kind == "gpt":  # its loss has a sum that is known before the first micro-batch
         model, batch, loss = Gpt(), words(5), next_word
+    elif kind == "normed":
+        model, batch, loss = Normed(), (torch.randn(8, 2, 4, 4), torch.randn(8, 3)), F.mse_loss
     else:
         model, batch, loss = Branches(), tuple(torch.randn(2, 8, 6)), F.mse_loss
     own = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = trainer_of(model, batch, loss, micro_batches=micro_batches)
+    trainer = trainer_of(copy.deepcopy(model), batch, loss, micro_batches=micro_batches)
     kinds = [node.op.kind for node in trainer._parts[0].executor._program.nodes]
     assert "chain" in kinds and len(kinds) < 12
     for _ in range(3):

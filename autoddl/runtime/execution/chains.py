@@ -3,8 +3,9 @@
 The framework records all operators of a chain as in an eager loop, and gives the gradients of what
 the chain has read in one backward pass, where each operator by itself begins and ends a record of
 its own, in Python. A chain ends where a tensor is redistributed, where an operator communicates
-inside or keeps a state, where a block that is run again begins or ends, and where a bucket of
-gradients is full, which may leave while the operators before are still in their backward pass.
+inside, reads a state that one before it in the chain changes, where a block that is run again
+begins or ends, and where a bucket of gradients is full, which may leave while the operators before
+are still in their backward pass.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class Chain:
             given = [there[n] for n in link.ins]
             for n in link.cut_ins:
                 given[n] = self.backend.detached(given[n])
+            if link.context.updates:  # of a pass that was run again
+                link.context.updates.clear()
             found: Any = link.kernel(link.context, given, link.attrs)
             for n in link.dropped:
                 there[n] = None
@@ -121,11 +124,13 @@ def _runs(nodes: Sequence[Node], able: Names, begins: Names) -> Iterator[list[No
     run: list[Node] = []
     for node in nodes:
         made = {name for other in run for name in other.op.outputs}
+        changed = {name for other in run for name in _buffers(other)}
         goes_on = (
             (
                 node.op.name in able
                 and node.op.name not in begins
                 and all(edge.is_direct or edge.tensor not in made for edge in node.edges)
+                and changed.isdisjoint(_buffers(node))
                 and node.block == run[-1].block
             )
             if run
@@ -142,6 +147,10 @@ def _runs(nodes: Sequence[Node], able: Names, begins: Names) -> Iterator[list[No
         yield run
 
 
+def _buffers(node: Node) -> list[str]:
+    return [edge.tensor for edge in node.edges if edge.source.kind == "buffer"]
+
+
 def _joined(
     run: list[Node], kernels: Mapping[str, Kernel], readers: Counter[str], backend: Backend
 ) -> Node:
@@ -152,15 +161,20 @@ def _joined(
     outside = {edge.key: n for n, edge in enumerate(edges)}
     place = {name: n for n, name in enumerate(takes, len(edges))}
     results = [name for name in takes if readers[name] > inside[name]]
+    # whose own formulas do not read them
+    products = {y for n in run if n.op.kind in backend.kernels.by_input for y in n.op.outputs}
     links: list[Link] = []
     for node in run:
         ins = tuple(outside[e.key] if e.key in outside else place[e.tensor] for e in node.edges)
         inside.subtract(edge.tensor for edge in node.edges)
         read = {e.tensor for e in node.edges if e.tensor in takes}
         gone = {place[n] for n in read if not inside[n] and n not in results}
+        kernel, first = kernels[node.op.name], node.op.inputs[0]
+        if first in products and readers[first] == 1:
+            kernel = backend.kernels.in_place.get(node.op.kind, kernel)
         links.append(
             Link(
-                kernels[node.op.name], node.context, node.attrs, ins,
+                kernel, node.context, node.attrs, ins,
                 tuple(place[name] for name in node.op.outputs),
                 tuple(n for n, e in enumerate(node.edges)
                       if takes.get(e.tensor) and not e.carries_gradient),
@@ -177,5 +191,6 @@ def _joined(
         tuple(results), {}, module=end.module,
     )  # fmt: skip
     return replace(
-        run[-1], op=op, edges=edges, takes=[takes[name] for name in results], kernel=chain, attrs={}
-    )
+        run[-1], op=op, edges=edges, takes=[takes[name] for name in results], kernel=chain,
+        attrs={}, inside=tuple(filter(_buffers, run)),
+    )  # fmt: skip

@@ -218,8 +218,9 @@ class Executor:
             done.records.append(None)
             return
         record, outputs = self._run(node, received, with_gradient)
-        if node.context.updates:
-            self._update(node)
+        for one in node.inside or (node,):
+            if one.context.updates:
+                self._update(one)
         done.records.append(record)
         done.values.update(zip(node.op.outputs, outputs, strict=True))
 

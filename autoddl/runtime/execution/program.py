@@ -65,6 +65,7 @@ class Node:
 
     block:  number of the block with which it is run again before its backward pass; None for none
     wanted: which inputs' gradients its backward pass gives
+    inside: those of a chain's operators (`chains`) that may change state
     """
 
     op: Op
@@ -75,6 +76,7 @@ class Node:
     context: Context
     attrs: Mapping[str, Any]
     block: int | None = None
+    inside: tuple[Node, ...] = ()
 
     @cached_property
     def wanted(self) -> tuple[bool, ...]:

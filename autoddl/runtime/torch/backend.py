@@ -24,7 +24,7 @@ from ..update.parameters import check_handed
 from . import collectives
 from .autograd import Watcher, pull_back
 from .collectives import Channel
-from .kernels import CHAINED, KERNELS
+from .kernels import CHAINED, IN_PLACE, KERNELS
 from .kernels.loss import nll_weight
 from .kernels.product import BY_INPUT, product_gradient
 from .optimizer import TorchOptimizer
@@ -42,7 +42,7 @@ class Torch:
         self.facts = Facts(name, device, torch.Tensor, _precisions(device), {})
         self.kernels = Kernels(
             KERNELS, BY_INPUT, {("nll", 1): nll_weight}, as_kernel, product_gradient,
-            CHAINED,
+            CHAINED, IN_PLACE,
         )  # fmt: skip
         one_thread = functools.partial(torch.set_num_threads, 1)  # of that thread
         self.thread: Beside | None = Beside(one_thread)

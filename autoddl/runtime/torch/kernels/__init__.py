@@ -20,5 +20,5 @@ _FAMILIES = (
     elementwise, lookup, loss, normalize, product, reduce, shape, softmax, structure,
 )  # fmt: skip
 KERNELS: dict[str, Kernel] = {k: v for family in _FAMILIES for k, v in family.KERNELS.items()}
-_KEEPING = "normalization", "opaque"  # a state
-CHAINED = {k: v for k, v in {**KERNELS, **product.CHAINED}.items() if k not in _KEEPING}
+CHAINED = {k: v for k, v in {**KERNELS, **product.CHAINED}.items() if k != "opaque"}
+IN_PLACE = elementwise.IN_PLACE

@@ -51,9 +51,16 @@ def _clip(a: Attrs, x: Tensor) -> Tensor:
     return torch.clamp(x, min=a.get(f"{prefix}_min"), max=a.get(f"{prefix}_max"))
 
 
-def _bias_add(a: Attrs, x: Tensor, b: Tensor) -> Tensor:
-    """`b` runs along dim `axis`."""
-    return x + b.reshape(-1, *(1,) * (x.ndim - a["axis"] % x.ndim - 1))
+def _along(a: Attrs, x: Tensor, b: Tensor) -> Tensor:
+    """`b`, which runs along dim `axis` of `x`."""
+    return b.reshape(-1, *(1,) * (x.ndim - a["axis"] % x.ndim - 1))
+
+
+def _into(a: Attrs, x: Tensor, b: Tensor) -> Tensor:
+    """The sum, in the memory of `x` if that is no view of another tensor and holds it."""
+    b = _along(a, x, b) if "axis" in a else b
+    fits = x.dtype == b.dtype and torch.broadcast_shapes(x.shape, b.shape) == x.shape
+    return x.add_(b) if fits and not x._is_view() else x + b
 
 
 def add_n(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
@@ -114,7 +121,7 @@ KERNELS: dict[str, Kernel] = {
             "clip_by_scalar": _clip,
             "clip_by_scalar_min": _clip,
             "clip_by_scalar_max": _clip,
-            "bias_add": _bias_add,
+            "bias_add": lambda a, x, b: x + _along(a, x, b),
             "broadcast_isclose_neq_nan": lambda a, x, y: torch.isclose(x, y, a["rtol"], a["atol"]),
             "broadcast_isclose_eq_nan": lambda a, x, y: torch.isclose(
                 x, y, a["rtol"], a["atol"], equal_nan=True
@@ -123,3 +130,4 @@ KERNELS: dict[str, Kernel] = {
     ),
     "add_n": add_n,
 }
+IN_PLACE = of_attrs({"broadcast_add": _into, "bias_add": _into})
