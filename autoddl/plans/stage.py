@@ -130,7 +130,7 @@ class PlannedBaseline:
     iteration_s, communication_s: seconds; None if the scheme fits on no topology. Communication
                               that runs beside computation does not count
     memory_bytes: of one device; the least that was found if the scheme does not fit, None if it
-                  does not divide the batch
+                  cannot split every operator, as of an odd batch
     breaks:       the first of the plan's hints that it does not obey, so it was not to be chosen
     """
 

@@ -1,5 +1,6 @@
 """Traces of torch modules: the operators, the batch, and gradients that nothing may lose."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,16 @@ class Checkpoints(nn.Module):
     def forward(self, x):
         x = checkpoint(self.a, x, use_reentrant=self.reentrant)
         return checkpoint(self.c, self.b(x), use_reentrant=self.reentrant)
+
+
+def test_what_torch_warns_of_itself_is_not_told():
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    x = torch.randn(8, 4, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        graph = autoddl.trace(model, x, x.clone(), loss=F.mse_loss)
+    assert any(op.kind == "attention" for op in graph.ops)
 
 
 def test_torchs_own_checkpoints_are_plain_calls():

@@ -308,5 +308,5 @@ def unfit_text(baseline: PlannedBaseline) -> str:
     if baseline.fits:
         return baseline.breaks and f"breaks {baseline.breaks}"
     if baseline.memory_bytes is None:
-        return "does not divide the batch"
+        return "cannot split every operator"
     return f"does not fit, it needs {format_bytes(baseline.memory_bytes)} a device"

@@ -141,6 +141,8 @@ def _because(plan: Plan, kinds: Sequence[_Kind]) -> str:
     (data,) = [b for b in plan.baselines if b.name == "data parallel"] or [None]
     if data is None:
         return ""
+    if data.memory_bytes is None and plan.batch % plan.cluster.num_devices == 0:
+        return ", as not every operator can be split by rows of the batch alone"
     if data.memory_bytes is None:
         over = f"over {plan.cluster.num_devices} devices"
         if plan.stage.shares:

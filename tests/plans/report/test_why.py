@@ -123,6 +123,15 @@ def test_every_kind_of_plan_has_its_reason(plan, what, saves):
     assert what in told["what"] and saves in told["saves"]
 
 
+def test_a_batch_that_divides_is_not_blamed():
+    """Attention of torch's own merges positions and rows: data parallelism has no split of it."""
+    plan = find_plan(MODEL, cluster("piz_daint", 2, 2))
+    (data,) = (b for b in plan.baselines if b.name == "data parallel")
+    none = replace(data, memory_bytes=None, iteration_s=None, communication_s=None)
+    told = sentences(replace(plan, baselines=(none,)))["what"]
+    assert told.endswith(", as not every operator can be split by rows of the batch alone.")
+
+
 def test_no_scheme_that_fits_is_said():
     plan = find_plan(MODEL, cluster("piz_daint", 2, 2))
     unfit = [replace(b, iteration_s=None, communication_s=None) for b in plan.baselines]

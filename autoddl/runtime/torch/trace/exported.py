@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -104,6 +105,15 @@ def export(
         ) from error
 
 
+@contextlib.contextmanager
+def _own_news_aside() -> Iterator[None]:
+    """Without what torch warns of its own code, which would stand in front of the user's plan."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r".*LeafSpec", FutureWarning)
+        yield
+
+
+@_own_news_aside()
 def _export(whole: Whole, example: Sequence[torch.Tensor], shapes: Any) -> ExportedProgram:
     with _no_own_backward(), plain_calls(), whole.opaque.recorded():
         program = torch.export.export(whole, tuple(example), dynamic_shapes=shapes, strict=False)
