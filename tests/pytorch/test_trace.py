@@ -253,6 +253,13 @@ class Depends(nn.Linear):
         return super().forward(x) if x.sum().item() > 0 else x
 
 
+class Scaled(nn.Linear):
+    """By a number that torch.export records as unknown."""
+
+    def forward(self, x):
+        return super().forward(x) * x.max().item()
+
+
 class Counts(nn.Linear):
     def __init__(self):
         super().__init__(6, 6)
@@ -287,6 +294,7 @@ class Solves(nn.Linear):
     ("model", "why"),
     [
         (Depends(6, 6), "cannot record Depends: .*values"),
+        (Scaled(6, 6), "no rule for a number that follows from a tensor's values"),
         (Counts(), "changes the buffer seen"),
         (Factors(6, 6), "no rule for aten.linalg_lu_factor"),
         (Solves(6, 6), "no rule for aten.linalg_ldl_factor"),
@@ -302,6 +310,8 @@ def test_what_cannot_be_traced_is_told(model, why):
 def test_a_loss_that_is_no_scalar_is_told():
     with pytest.raises(ValueError, match=r"the loss must be a scalar tensor, it is \(4, 6\)"):
         traced(nn.Linear(6, 6), 4, 6, loss=lambda y, t: y - t)
+    with pytest.raises(ValueError, match=r"a tensor of floats, it is one of torch.int64"):
+        traced(nn.Linear(6, 6), 4, 6, loss=lambda y, t: y.argmax())
 
 
 class Hinted(nn.Module):

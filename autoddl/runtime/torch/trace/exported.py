@@ -63,6 +63,8 @@ class Whole(nn.Module):
         if not isinstance(value, torch.Tensor) or value.numel() != 1 or value.ndim:
             shown = f"{tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r}"
             raise ValueError(f"the loss must be a scalar tensor, it is {shown}; reduce it first")
+        if not value.is_floating_point():
+            raise ValueError(f"the loss must be a tensor of floats, it is one of {value.dtype}")
         return (*outputs, value)
 
 

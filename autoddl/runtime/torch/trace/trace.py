@@ -283,7 +283,10 @@ class _Reader:
             return
         value = node.meta.get("val")
         if isinstance(value, int | float | torch.SymInt | torch.SymFloat):
-            self.known[node] = self.emitter.number(value)
+            try:
+                self.known[node] = self.emitter.number(value)
+            except Unknown as error:
+                raise self._refusal(node, str(error)) from None
             return
         if node.target is operator.getitem:
             self.known[node] = self._value(node.args[0])[node.args[1]]
