@@ -397,7 +397,8 @@ class StepTape(StepTensors):
         members = [self._every[n] for n in self._bucket_of[key]]
         if any(member.key not in self._filled for member in members):
             return
-        own, what = [self._filled[m.key] for m in members], f"bucket of {len(members)} gradients"
+        own, what = [self._filled[m.key] for m in members], f"gradient of {members[0].tensor}"
+        what = f"bucket of {len(members)} gradients" if len(members) > 1 else what
 
         def bytes_at(placements: Iterable[NdSbp]) -> float:
             pairs = zip(members, placements, strict=True)

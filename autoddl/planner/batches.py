@@ -305,7 +305,8 @@ class Batches:
             self._best = found
             again = f", {len(blocks)} blocks run again" if blocks else ""
             seconds = format_seconds(found.seconds)
-            _log.info("best so far %s with %d micro-batches%s", seconds, parts, again)
+            counted = f"{parts} micro-batch{'es' if parts > 1 else ''}"
+            _log.info("best so far %s with %s%s", seconds, counted, again)
         return found
 
     def _first_fit(self, blocks: Blocks, has_room: bool = False) -> int:

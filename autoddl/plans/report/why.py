@@ -239,7 +239,9 @@ def _where_layers_are_alike(plan: Plan, closest: PlannedBaseline) -> str:
     computes_s = closest.iteration_s - waits_s
     told = []
     if plan.micro_batches != closest.micro_batches:
-        told.append(f"has {plan.micro_batches} micro-batches instead of {closest.micro_batches}")
+        count = plan.micro_batches
+        those = f"{count} micro-batch{'es' if count > 1 else ''}"
+        told.append(f"has {those} instead of {closest.micro_batches}")
     if waits_s - cost.exposed_s > _ALIKE * closest.iteration_s:
         ours, theirs = format_seconds(cost.exposed_s), format_seconds(waits_s)
         told.append(f"waits {ours} instead of {theirs} for communication")
