@@ -80,10 +80,10 @@ class Group:
             "reduce_scatter", self.backend.reduce_scatter, x, x.shape[0] // self.size
         )
 
-    def all_reduce(self, x: Tensor) -> Tensor:
-        """[...] on each rank -> the sum [...]."""
-        flat = x.reshape(-1)
-        summed = self._run_one("all_reduce", self.backend.all_reduce, flat, flat.shape[0])
+    def all_reduce(self, x: Tensor, *, is_own: bool = False) -> Tensor:
+        """[...] on each rank -> the sum [...]; is_own: it may be in the memory of x."""
+        flat, add = x.reshape(-1), partial(self.backend.all_reduce, is_own=is_own)
+        summed = self._run_one("all_reduce", add, flat, flat.shape[0])
         return summed.reshape(x.shape)
 
     def all_to_all(self, x: Tensor, sizes: Sequence[int]) -> Tensor:

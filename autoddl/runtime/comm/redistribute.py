@@ -16,6 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 
 from ...sbp.collectives import Step
 from ...sbp.layout import Shape, local_slices
@@ -28,7 +29,13 @@ LocalFn = Callable[[Tensor], Tensor]
 
 
 def prepare(
-    steps: Sequence[Step], shape: Shape, nd: NdSbp, groups: Groups, why: str = ""
+    steps: Sequence[Step],
+    shape: Shape,
+    nd: NdSbp,
+    groups: Groups,
+    why: str = "",
+    *,
+    is_own: bool = False,
 ) -> LocalFn:
     """A function that takes a rank's part of a tensor of global `shape` from `nd` through `steps`.
 
@@ -36,10 +43,12 @@ def prepare(
     computation, copies before and after a collective too: in the queue of computation they would
     hold up, until the tensor is there, what does not need it.
 
-    why: what it is for, which a job that is lost says of its last collective
+    why:    what it is for, which a job that is lost says of its last collective
+    is_own: nobody else reads the tensors that it is given, which sums may overwrite
     """
     functions: list[LocalFn] = []
-    ways = {**WAYS, **groups.ways}
+    own = {"all_reduce": partial(_all_reduce, is_own=is_own)}
+    ways = {**WAYS, **own, **groups.ways}
     for step in steps:
         way = ways.get(step.way)
         if way is None:
@@ -99,8 +108,10 @@ def _sizes(shape: Shape, nd: NdSbp, group: Group, groups: Groups, dim: int) -> l
     return [piece.stop - piece.start for piece in pieces]
 
 
-def _all_reduce(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
-    return groups.along(step.axes).all_reduce
+def _all_reduce(
+    step: Step, shape: Shape, nd: NdSbp, groups: Groups, is_own: bool = False
+) -> LocalFn:
+    return partial(groups.along(step.axes).all_reduce, is_own=is_own)
 
 
 def _all_gather(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:

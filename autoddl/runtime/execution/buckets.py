@@ -66,7 +66,9 @@ def buckets_of(plan: StagePlan, program: Program, groups: Groups) -> tuple[Bucke
             size = sum(map(math.prod, shapes))
             touched = {axis for step in flat for axis in step.axes}
             labels = tuple(x if a in touched else B for a, x in enumerate(members[0].given))
-            travel = prepare(flat, (size,), NdSbp(labels), groups, f"{len(bucket)} gradients")
+            travel = prepare(
+                flat, (size,), NdSbp(labels), groups, f"{len(bucket)} gradients", is_own=True
+            )
         found.append(Bucket(edges, shapes, travel, groups.backend))
     return tuple(found)
 

@@ -79,8 +79,8 @@ def all_gather(channel: Channel, x: Tensor) -> Tensor:
     return whole
 
 
-def all_reduce(channel: Channel, x: Tensor) -> Tensor:
-    total = x.clone()
+def all_reduce(channel: Channel, x: Tensor, is_own: bool) -> Tensor:
+    total = x if is_own else x.clone()
     dist.all_reduce(total, group=channel.group)
     return total
 
