@@ -75,6 +75,10 @@ class Framework(Protocol):
     def to_tensors(self, arrays: Sequence[np.ndarray]) -> list[Tensor]: ...
 
 
+# they communicate by themselves
+_WRAPPERS = "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"
+
+
 def framework(name: str, call: str) -> Framework:
     """By its name. BackendMissing, naming the call, if it cannot be imported."""
     need(name, call)
@@ -84,7 +88,12 @@ def framework(name: str, call: str) -> Framework:
 
 def framework_of(model: Any, call: str) -> Framework:
     """That of the classes which `model` is of; of what is no model one that is here, to say so."""
-    origins = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
+    kinds = type(model).__mro__
+    if wrapper := next((kind.__name__ for kind in kinds if kind.__name__ in _WRAPPERS), None):
+        raise ValueError(
+            f"the model is in torch's {wrapper}, whose place a plan takes: give the module itself"
+        )
+    origins = {kind.__module__.partition(".")[0] for kind in kinds}
     names = _FIRST, "torch"
     here = [name for name in names if name not in origins and importlib.util.find_spec(name)]
     of = [name for name in names if name in origins]

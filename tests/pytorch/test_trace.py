@@ -78,6 +78,18 @@ def test_a_target_that_is_the_input_in_the_example_is_an_input_of_its_own(device
         same_gradients(model, x, torch.zeros(8, 4))
 
 
+def test_a_model_without_memory_is_not_trained():
+    with torch.device("meta"):
+        found = traced(nn.Linear(4, 4), 8, 4)
+    with pytest.raises(ValueError, match="weight is on the meta device: it has no values to train"):
+        build_trainer(found, random_plan(found.graph, ALONE, 0), torch.optim.SGD)
+
+
+def test_a_wrapper_of_torchs_own_is_named():
+    with pytest.raises(ValueError, match="in torch's DataParallel, .* give the module itself"):
+        autoddl.trace(nn.DataParallel(nn.Linear(4, 4)), torch.zeros(8, 4))
+
+
 @pytest.mark.parametrize("wrong", [None, object(), len, "gpt"])
 def test_what_is_no_model_is_refused(wrong):
     """Where OneFlow is not installed, too, with no word of it."""

@@ -28,6 +28,9 @@ MOMENTUM = 0.9  # the usual choice with SGD
 
 def build_trainer(traced: Traced, plan: Plan, optimizer: OptimizerFn, **options: Any) -> Trainer:
     install_guard()
+    if empty := [n for n, x in {**traced.params, **traced.buffers}.items() if x.is_meta]:
+        way_out = "move the model to memory (`to_empty`) and give it some (`load_state_dict`)"
+        raise ValueError(f"{empty[0]} is on the meta device: it has no values to train; {way_out}")
     return start_trainer(traced, plan, optimizer, new_backend(), options, TorchTrainer)
 
 

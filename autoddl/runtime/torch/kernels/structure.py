@@ -66,10 +66,9 @@ def bernoulli(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tens
 
 def batched(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """inputs -> results of ATen's `function`, which takes the other attributes, too."""
-    own = "function", "tensors", "cores", "results"
-    rest = {k: v for k, v in attrs.items() if k not in own}
-    function = getattr(torch.ops.aten, attrs["function"])
-    found = function(**dict(zip(attrs["tensors"], inputs, strict=True)), **rest)
+    rest = {k: v for k, v in attrs.items() if k not in ("function", "tensors", "cores", "results")}
+    given = dict(zip(attrs["tensors"], inputs, strict=True))
+    found = getattr(torch.ops.aten, attrs["function"])(**given, **rest)
     return [found] if isinstance(found, Tensor) else [*found]
 
 

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import (  # type: ignore[import-not-found]
-    free_unbacked_symbols,
-)
+from torch.fx.experimental import symbolic_shapes  # type: ignore[import-not-found]
 
 from ....graph.builder import Factor, GraphBuilder, Ref, Size, Unknown
 from .constants import Known, Varying, dtype_name, filled, uniform
@@ -32,7 +30,7 @@ class Emitter(GraphBuilder):
         """A number of the program; one that follows the batch as a `Size` or a `Factor`."""
         if not isinstance(value, torch.SymInt | torch.SymFloat):
             return value
-        if free_unbacked_symbols(value):
+        if symbolic_shapes.free_unbacked_symbols(value):
             raise Unknown("a number that follows from a tensor's values (.item())")
         expression = value.node.expr
         if expression not in self._numbers:
