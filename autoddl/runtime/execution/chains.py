@@ -169,7 +169,7 @@ def _joined(
         inside.subtract(edge.tensor for edge in node.edges)
         read = {e.tensor for e in node.edges if e.tensor in takes}
         gone = {place[n] for n in read if not inside[n] and n not in results}
-        kernel, first = kernels[node.op.name], node.op.inputs[0]
+        kernel, first = kernels[node.op.name], next(iter(node.op.inputs), "")  # draws read nothing
         if first in products and readers[first] == 1:
             kernel = backend.kernels.in_place.get(node.op.kind, kernel)
         links.append(
