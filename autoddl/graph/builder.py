@@ -6,6 +6,7 @@ example's batch, that know how they grow with it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,6 +79,7 @@ class GraphBuilder:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     module: str = ""
     _used: dict[str, int] = field(default_factory=dict)
+    _reshaped: dict[str, Ref] = field(default_factory=dict)
 
     def ref(self, x: Any) -> Ref:
         """What an operator reads as a tensor of the graph. `Unknown` if it is none."""
@@ -158,9 +160,29 @@ class GraphBuilder:
 
     def reshaped(self, x: Any, shape: Sequence[int]) -> Ref:
         x = self.ref(x)
-        if tuple(x.shape) == tuple(shape):
+        for known in (x, self._reshaped.get(x.name)):
+            if known is not None and tuple(known.shape) == tuple(shape):
+                return known
+        found = self.op("reshape", [x], shape, shape=tuple(shape))
+        self._reshaped[found.name] = x
+        return found
+
+    def unmerged(self, x: Ref) -> Ref:
+        """The rows of a matrix as they were before a reshape put the batch inside another dim.
+
+        Such as positions x batch: this dim could be split by batch only from outside in. [m, k] ->
+        [..., k] where m is the product of dims in front of the batch, which do not follow it, and
+        of the batch, or of the first part of a dim that does.
+        """
+        source = self._reshaped.get(x.name)
+        if source is None or x.ndim != 2 or getattr(x.shape[0], "exponent", 0) != 1:
             return x
-        return self.op("reshape", [x], shape, shape=tuple(shape))
+        follows = [getattr(n, "exponent", 0) for n in source.shape]
+        before = source.shape[: follows.index(1)] if 1 in follows else ()
+        rows, rest = divmod(x.shape[0], math.prod(before))
+        if math.prod(before) == 1 or rest or source.shape[len(before)] % rows:
+            return x
+        return self.reshaped(source, (*before, Size(rows, 1), x.shape[1]))
 
     def permuted(self, x: Any, perm: Sequence[int]) -> Ref:
         x = self.ref(x)
@@ -246,7 +268,7 @@ class GraphBuilder:
         # each source before its first reader, as in OneFlow's traces: plans are then for both
         sources = {op.outputs[0]: op for op in self.ops if op.kind in _SOURCES}
         ops: list[Op] = []
-        for op in self.ops:
+        for op in self._without_idle_reshapes(results):
             if op.kind not in _SOURCES:
                 ops += [sources.pop(x) for x in dict.fromkeys(op.inputs) if x in sources]
                 ops.append(op)
@@ -258,6 +280,15 @@ class GraphBuilder:
         )  # fmt: skip
         graph.verify()
         return graph
+
+    def _without_idle_reshapes(self, results: Sequence[str]) -> list[Op]:
+        """The operators but for reshapes that nothing reads."""
+        read, kept = set(results), list[Op]()
+        for op in reversed(self.ops):
+            if op.kind != "reshape" or op.outputs[0] in read:
+                read.update(op.inputs)
+                kept.append(op)
+        return kept[::-1]
 
 
 def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:

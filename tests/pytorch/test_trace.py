@@ -12,8 +12,10 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # type: ignore[import-not-found]  # noqa: E402
 
 import autoddl  # noqa: E402
+from autoddl.cluster import Cluster  # noqa: E402
 from autoddl.runtime.torch.framework import build_trainer  # noqa: E402
 from autoddl.runtime.torch.trace.trace import trace_with_state  # noqa: E402
+from tests.exactness.schemes import plan_of  # noqa: E402
 from tests.pytorch.models import ROWS, build, relative  # noqa: E402
 from tests.runtime.random_plans import cluster_of, random_plan  # noqa: E402
 
@@ -156,6 +158,25 @@ def test_what_torch_warns_of_itself_is_not_told():
         warnings.simplefilter("error")
         graph = autoddl.trace(model, x, x.clone(), loss=F.mse_loss)
     assert any(op.kind == "attention" for op in graph.ops)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_torchs_attention_is_split_by_batch(need_weights):
+    """It merges positions and rows, rows inside, for its last product."""
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+        def forward(self, x):
+            return x + self.attention(x, x, x, need_weights=need_weights)[0]
+
+    graph = traced(Layer(), 8, 6, 16).graph
+    plan = plan_of("data_parallel", graph, Cluster.load("laptop").with_shape(2, 2), "sgd", 1)
+    last = next(op for op in reversed(graph.ops) if "matmul" in op.kind)
+    assert graph.tensors[last.outputs[0]].spec.shape == (6, 8, 16)
+    assert str(plan.stage.ops[last.name].outs[0]) == "(S1, S1)"
 
 
 def test_torchs_own_checkpoints_are_plain_calls():

@@ -15,8 +15,8 @@ def inverse(e: GraphBuilder, a: Args) -> Ref:
 @aten("linear")
 def linear(e: GraphBuilder, a: Args) -> Ref:
     x, weight = e.ref(a["input"]), e.ref(a["weight"])
-    flat = x if x.ndim > 1 else e.reshaped(x, (1, x.shape[0]))
-    y = e.product(flat, weight, transpose_b=True)
+    rows = e.unmerged(x) if x.ndim > 1 else e.reshaped(x, (1, x.shape[0]))
+    y = e.product(rows, weight, transpose_b=True)
     if a["bias"] is not None:
         y = e.op("broadcast_add", [y, a["bias"]], y.shape)
     return e.reshaped(y, a["out"][0])
