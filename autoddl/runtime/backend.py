@@ -224,7 +224,7 @@ class Collectives(Protocol):
         """[size * n] on each rank -> the sum's piece [n] that belongs to this rank."""
         ...
 
-    def all_reduce(self, channel: Any, x: Tensor, *, is_own: bool = False) -> Tensor:
+    def all_reduce(self, channel: Any, x: Tensor, is_own: bool = False) -> Tensor:
         """[n] on each rank -> the sum [n], in the memory of x if `is_own` says that it may be."""
         ...
 

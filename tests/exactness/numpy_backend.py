@@ -208,7 +208,7 @@ class NumPy:
         pieces = np.split(self.all_reduce(channel, x), len(channel.ranks))
         return pieces[channel.ranks.index(self.rank)]
 
-    def all_reduce(self, channel: Meeting, x: np.ndarray, *, is_own: bool = False) -> np.ndarray:
+    def all_reduce(self, channel: Meeting, x: np.ndarray, is_own: bool = False) -> np.ndarray:
         return channel.exchange(self.rank, x, partial(np.sum, axis=0))
 
     def all_to_all(self, channel: Meeting, x: np.ndarray, sizes: Sequence[int]) -> np.ndarray:

@@ -116,3 +116,15 @@ def test_a_chain_ends_where_a_bucket_of_gradients_is_full():
         e.key for e in uses[cut:]
     ]
     assert len(in_chains(program, backend, Rows()).nodes) < len(found.nodes) < len(program.nodes)
+
+
+@pytest.mark.parametrize("label", [-1, 6])
+def test_a_label_of_no_class_is_no_number(label):
+    """Eager torch raises IndexError; labels that no shard of split classes holds cannot be told."""
+    model, labels = nn.Linear(4, 6), torch.tensor([0, IGNORED, 5, 2])
+    trainer = trainer_of(model, (torch.randn(4, 4), labels), F.cross_entropy)
+    assert torch.isfinite(trainer.step(torch.randn(4, 4), labels))
+    labels[3] = label
+    assert torch.isnan(trainer.step(torch.randn(4, 4), labels))
+    with pytest.raises(FloatingPointError, match="loss"):
+        trainer.step(torch.randn(4, 4), labels)

@@ -249,7 +249,7 @@ def _where_layers_are_alike(plan: Plan, closest: PlannedBaseline) -> str:
         ours, theirs = format_seconds(cost.compute_s), format_seconds(computes_s)
         told.append(f"computes for {ours} instead of {theirs}")
     how = f": it {' and '.join(told)}" if told else ""
-    return f"; layers are split alike there, small operators around them are not{how}"
+    return f"; layers are split alike there{how}"
 
 
 def _repeated(plan: Plan) -> str:

@@ -39,7 +39,8 @@ _ALIKE = 3  # groups: any further one takes as long as the last of these
 _SLACK = 0.005  # of a path: the shortest of 600 tasks takes 4.3 s to find, this one 0.01
 # Corners that are looked at before the slack is raised. Random strands of 1,000 tasks whose queues
 # are often idle then have paths 0.6 to 4 % longer, in 0.3 to 0.5 s instead of 1.2 to 4.6; of 2,000
-# in 0.5 s instead of 8 to 18. With twice as many 0.1 to 4 %, in twice the time.
+# up to 11 % longer, in 0.5 s instead of 8 to 18. With twice as many corners 0.1 to 4 % at 1,000, in
+# twice the time.
 _MOST_CORNERS, _RAISED = 10_000, 2.0
 # 32 and 128 gave the same steps of VGG13 on 16 and of a small GPT on 2x2, in times within 8 %.
 _SHARE = 64  # of a strand's seconds is what neighbours on one queue take together at most

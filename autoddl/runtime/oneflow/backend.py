@@ -138,7 +138,7 @@ class OneFlow:
     def reduce_scatter(self, channel: Any, x: flow.Tensor) -> flow.Tensor:
         return _change(x, (x.shape[0],), channel, _PARTIAL, _SPLIT_ROWS)
 
-    def all_reduce(self, channel: Any, x: flow.Tensor, *, is_own: bool = False) -> flow.Tensor:
+    def all_reduce(self, channel: Any, x: flow.Tensor, is_own: bool = False) -> flow.Tensor:
         return _change(x, (x.shape[0],), channel, _PARTIAL, _BROADCAST)
 
     def all_to_all(self, channel: Any, x: flow.Tensor, sizes: Sequence[int]) -> flow.Tensor:

@@ -111,9 +111,7 @@ class Torch:
     def reduce_scatter(self, channel: Channel, x: torch.Tensor) -> torch.Tensor:
         return self._in_order(collectives.reduce_scatter, channel, x.detach())
 
-    def all_reduce(
-        self, channel: Channel, x: torch.Tensor, *, is_own: bool = False
-    ) -> torch.Tensor:
+    def all_reduce(self, channel: Channel, x: torch.Tensor, is_own: bool = False) -> torch.Tensor:
         return self._in_order(collectives.all_reduce, channel, x.detach(), is_own)
 
     def all_to_all(self, channel: Channel, x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:

@@ -22,7 +22,7 @@ class InOrder(NumPy):
     def all_gather(self, channel, x):
         return self.own_thread.in_order(partial(super().all_gather, channel, x))
 
-    def all_reduce(self, channel, x, *, is_own=False):
+    def all_reduce(self, channel, x, is_own=False):
         return self.own_thread.in_order(partial(super().all_reduce, channel, x))
 
 

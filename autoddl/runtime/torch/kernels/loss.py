@@ -15,15 +15,16 @@ from .plain import of_attrs
 
 
 def nll(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
-    """(input [..., c], target [...], weight [c]?) -> (-w input[target], w), 0 where ignored."""
+    """(x [..., c], target [...], w [c]?) -> (-w x[target], w): 0 where ignored, NaN of no class."""
     x, target = inputs[:2]
     weight = nll_weight(ctx, inputs, attrs)
     counts = target != attrs["ignore_index"]
+    unknown = counts & ((target < 0) | (target >= ctx.spec.inputs[0].shape[-1]))
     held, is_held = inner.held_indices(target, ctx.offset(0, x.ndim - 1), x.shape[-1])
     picked = torch.gather(x, -1, held.long().unsqueeze(-1)).squeeze(-1)
     # what is not meant may be -inf, of a class that is masked, which no factor makes 0
-    outputs = [-picked.masked_fill(~(is_held & counts), 0.0) * weight, weight]
-    return outputs[: len(ctx.spec.outputs)]
+    picked = picked.masked_fill(~(is_held & counts), 0.0).masked_fill(unknown, float("nan"))
+    return [-picked * weight, weight][: len(ctx.spec.outputs)]
 
 
 def nll_weight(ctx: Context, inputs: Sequence[Tensor | None], attrs: Attrs) -> Tensor:
