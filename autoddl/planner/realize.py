@@ -29,6 +29,7 @@ from ..cost.sharded_storage import (
     stored_codes,
 )
 from ..cost.step_tensors import PlannedStep
+from ..cost.tape import ALIGNMENT_BYTES
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..graph.regions import Blocks
@@ -431,7 +432,8 @@ class Candidate:
     @property
     def is_roomy(self) -> bool:
         """Whether its bytes as they add up are so few that its fullest moment is sure to fit."""
-        return self.result.memory <= ROOMY * self.tables.model.limit_bytes
+        rounded_up = ALIGNMENT_BYTES * len(self.tables.grouping.graph.tensors)
+        return self.result.memory + rounded_up <= ROOMY * self.tables.model.limit_bytes
 
     @property
     def key(self) -> tuple[int, Blocks]:
