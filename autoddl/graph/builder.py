@@ -160,9 +160,11 @@ class GraphBuilder:
 
     def reshaped(self, x: Any, shape: Sequence[int]) -> Ref:
         x = self.ref(x)
-        for known in (x, self._reshaped.get(x.name)):
-            if known is not None and tuple(known.shape) == tuple(shape):
-                return known
+        if tuple(x.shape) == tuple(shape):
+            return x
+        source = self._reshaped.get(x.name)
+        if source is not None and _sizes(source.shape) == _sizes(shape):
+            return source
         found = self.op("reshape", [x], shape, shape=tuple(shape))
         self._reshaped[found.name] = x
         return found
@@ -177,7 +179,7 @@ class GraphBuilder:
         source = self._reshaped.get(x.name)
         if source is None or x.ndim != 2 or getattr(x.shape[0], "exponent", 0) != 1:
             return x
-        follows = [getattr(n, "exponent", 0) for n in source.shape]
+        follows = [power for _, power in _sizes(source.shape)]
         before = source.shape[: follows.index(1)] if 1 in follows else ()
         rows, rest = divmod(x.shape[0], math.prod(before))
         if math.prod(before) == 1 or rest or source.shape[len(before)] % rows:
@@ -302,6 +304,11 @@ def left(shape: Sequence[int], dims: Sequence[int], keep: bool) -> tuple[int, ..
     """A shape of which `dims` are reduced."""
     found = (1 if d in dims else n for d, n in enumerate(shape) if keep or d not in dims)
     return tuple(found)
+
+
+def _sizes(shape: Sequence[int]) -> list[tuple[int, int]]:
+    """The sizes, and how each follows the batch."""
+    return [(int(n), getattr(n, "exponent", 0)) for n in shape]
 
 
 def product(sizes: Iterable[int]) -> int:
