@@ -189,10 +189,11 @@ def even_bytes_of(spec: TensorSpec, codes: Codes, mesh: Mesh) -> Floats:
 def split_units(codes: Codes, ndim: int, mesh: Mesh) -> Ints:
     """[n, ndim]: `units_of_dim` of each dim under each row of codes [n, axes]."""
     found = np.ones((len(codes), ndim), dtype=np.int64)
-    for axis, units in enumerate(mesh.units):
-        by_label = np.ones((ndim + 2, ndim), dtype=np.int64)
-        by_label[range(2, ndim + 2), range(ndim)] = units
-        found *= by_label.take(codes[:, axis] + np.int8(2), axis=0)
+    dims, each = np.arange(ndim, dtype=codes.dtype)[:, None], np.array(mesh.units)
+    for units in set(mesh.units):
+        own = codes[:, each == units]
+        powers = units ** np.arange(own.shape[1] + 1)
+        found *= powers.take((own[:, None] == dims).sum(axis=2))
     return found
 
 
