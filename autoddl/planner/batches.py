@@ -27,7 +27,7 @@ from functools import cached_property
 from ..cost.account import Cost, account, total
 from ..cost.recompute import Checkpointing
 from ..graph.regions import Blocks, repeated_blocks
-from ..plans.format import format_seconds
+from ..plans.format import before, format_seconds, more
 from ..search.budget import Ended
 from .estimate import Estimate, Estimator, evenly_s
 from .fit_in_memory import FittedSearch
@@ -56,7 +56,8 @@ def overlapped(batches: Batches, first: Candidate, options: PlanOptions) -> tupl
     counts = [n for n in reversed(batches.counts) if n < first.key[0]]
     while True:
         search = Overlapped(one, turns, one.estimator.model, [serial])
-        found = search.search()
+        with before(more(len(counts), "try of fewer micro-batches", "tries of fewer", most=True)):
+            found = search.search()
         tried_two |= search.tried_two
         if best is not None and found.step_s >= best.step_s:
             was_stopped = found.result.is_stopped  # Ctrl-C ends what follows, too
@@ -108,7 +109,8 @@ class Batches:
         """
         try:
             if self.one.budget.seconds < math.inf:
-                self._first(checkpointing)
+                with before("better plans"):
+                    self._first(checkpointing)
                 self.estimator.check = self._check
             found = self._best_of_all(checkpointing)
         except (KeyboardInterrupt, Ended) as ended:
@@ -157,7 +159,8 @@ class Batches:
         if checkpointing != "all" and best is None:
             first = self._first_fit(())
             if first == 0 or self._seems_near_free(first):
-                best = self._search(self.counts[first], self.below_s, ())
+                with before("others" if len(self.counts) > 1 or self.blocks else ""):
+                    best = self._search(self.counts[first], self.below_s, ())
                 if best is not None and (best.is_near_free or best.result.is_stopped):
                     return best
                 if best is None:
@@ -207,7 +210,8 @@ class Batches:
             if estimates and estimate.seconds > max(first.seconds, estimates[0].seconds):
                 estimates = sorted([estimate, *estimates], key=lambda other: other.seconds)
                 continue
-            found = self._search(estimate.parts, beat_s, estimate.blocks)
+            with before(more(len(estimates), "search", "searches", most=True)):
+                found = self._search(estimate.parts, beat_s, estimate.blocks)
             self.estimator.correct(estimate, beat_s if found is None else found.seconds)
             if found is None and best is None:
                 self._failed.add(estimate.key)

@@ -34,7 +34,7 @@ from ..graph.hints import as_hints
 from ..graph.regions import Blocks
 from ..plans.checks import broken
 from ..plans.figures import figures
-from ..plans.format import format_at_least, format_bytes, format_seconds
+from ..plans.format import before, format_at_least, format_bytes, format_seconds
 from ..plans.plan import Plan
 from ..plans.stage import SearchRecord, StagePlan
 from ..sbp.mesh import SubMesh
@@ -106,10 +106,8 @@ def plan_mesh(
     one = FittedSearch(estimator, algorithm, _budget(options), seed, options.restarts)
     batches = Batches(counts, one, math.inf if overlaps else below_s)
     _begin_with(batches, unhinted)
-    best, tried_two = batches.best(options.checkpointing), False
-    if best is not None and overlaps:
-        best, tried_two = overlapped(batches, best, options)
     pricer = _pricer(batches, micro, model, options) if _is_whole(space) else None
+    best, tried_two = _searched(batches, options, overlaps, "known schemes" if pricer else "")
     is_late = best is not None and (one.is_over or best.result.end == "interrupted")
     rivals: tuple[Baseline, ...] = ()
     if pricer is not None and not is_late:
@@ -138,6 +136,21 @@ def plan_mesh(
         best = least
     stage = write_stage(best, seed, time.perf_counter() - started)
     return MeshPlan(stage, rivals, _is_free(best, one.budget.gap), estimator)
+
+
+def _searched(
+    batches: Batches, options: PlanOptions, overlaps: bool, after: str
+) -> tuple[Candidate | None, bool]:
+    """The best plan found, and whether two micro-batches in flight were tried.
+
+    after: what comes then
+    """
+    with before("overlap" if overlaps else "", after):
+        best = batches.best(options.checkpointing)
+    if best is None or not overlaps:
+        return best, False
+    with before(after):
+        return overlapped(batches, best, options)
 
 
 def _is_free(best: Candidate, gap: float) -> bool:
@@ -190,7 +203,8 @@ def plan_hinted(
     prices = PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     deadline = Deadline.after(options.budget_seconds)
     asked = replace(options, hints=(), budget_seconds=deadline.budget_s(FIRST_PART))
-    free = plan_mesh(micro, counts, model, asked, space, prices)
+    with before("the plan with the hints"):
+        free = plan_mesh(micro, counts, model, asked, space, prices)
     rivals = tuple(_marked(rival, demands) for rival in free.rivals)
     unhinted_s = _seconds(free)
     stage = free.stage

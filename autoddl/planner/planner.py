@@ -23,7 +23,7 @@ from ..cost.model import CostModel
 from ..graph.graph import Graph
 from ..graph.hints import as_hints
 from ..plans.figures import figures
-from ..plans.format import format_seconds
+from ..plans.format import before, format_seconds, more
 from ..plans.plan import Plan
 from ..search.budget import FIRST_PART, Deadline, Ended
 from .asked import check_no_stages, cost_model, micro_batch_counts, prepared, with_hints_of
@@ -103,7 +103,8 @@ def find_plan(
         return _staged(graph, model, options)
     deadline = Deadline.after(options.budget_seconds)
     asked = replace(options, hints=(), budget_seconds=deadline.budget_s(FIRST_PART))
-    free = _staged(graph, model, asked)
+    with before("the plan with the hints"):
+        free = _staged(graph, model, asked)
     if free.was_interrupted:
         deadline.end()
     plan = _staged(graph, model, replace(options, budget_seconds=deadline.budget_s(1.0)))
@@ -122,7 +123,8 @@ def _staged(graph: Graph, model: CostModel, options: PlanOptions) -> Plan:
     failed: list[ValueError] = []
     try:
         one = replace(options, budget_seconds=deadline.budget_s(FIRST_PART))
-        found.append(_on_hosts(graph, model, one, None))
+        with before("pipeline stages"):
+            found.append(_on_hosts(graph, model, one, None))
     except ValueError as error:
         failed.append(error)
     if found and (deadline.is_over or found[0].was_interrupted):
@@ -164,7 +166,9 @@ def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space
             return None
         own = replace(options, budget_seconds=deadline.budget_s(1 / TRIES))
         try:
-            plan = _on_one_mesh(graph, _by(model, shares), own, space, below_s)
+            tries = TRIES - 1 - len(made) - len(failed)
+            with before(more(tries, "try of other shares", "tries of other shares", most=True)):
+                plan = _on_one_mesh(graph, _by(model, shares), own, space, below_s)
         except ValueError as error:
             failed.append(error)
             return None

@@ -1,10 +1,23 @@
-"""Numbers with their units, and names, as people read them."""
+"""Numbers with their units, and names, as people read them; and what is left of planning.
+
+Each part of planning knows what comes after it: a search how many others may, the search for a plan
+the known schemes, a comparison what else it compares with. So it runs in a block,
+
+    with before("known schemes"):
+        ...
+
+and what is left is what all blocks around the present part say, the nearest first. The logger
+`LEFT` is told whenever that changes. How long a part takes nobody knows before.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Literal
 
 from .stage import Split
@@ -16,6 +29,10 @@ Unit = Literal[
 ]  # fmt: skip
 
 
+LEFT = "autoddl.left"
+_left_log = logging.getLogger(LEFT)
+_MOST_LEFT = 2  # parts that are named: with more a line of 80 characters has no room for the rest
+_after: ContextVar[tuple[str, ...]] = ContextVar("after", default=())
 ROUNDING = 1e-14  # what is left of the difference of equal numbers
 
 
@@ -108,3 +125,34 @@ def short_signature(signature: str) -> str:
 
 def _counted(run: re.Match[str]) -> str:
     return f"{run[1]}*{1 + run[2].count(',')}"
+
+
+@contextmanager
+def before(*what: str) -> Iterator[None]:
+    """A part of planning, after which comes `what`, the nearest first; "" is nothing."""
+    token = _after.set((*filter(None, what), *_after.get()))
+    _tell()
+    try:
+        yield
+    finally:
+        _after.reset(token)
+        _tell()
+
+
+def more(count: int, one: str, many: str = "", most: bool = False) -> str:
+    """`2 more stages`; "" for none. most: there may be fewer. many: with an s if not given."""
+    if count <= 0:
+        return ""
+    name = one if count == 1 else many or f"{one}s"
+    return f"{'up to ' if most else ''}{count} more {name}"
+
+
+def _tell() -> None:
+    left = _after.get()
+    _left_log.info(f"left: {_few(left)}" if left else "the last part")
+
+
+def _few(names: Sequence[str]) -> str:
+    """The first ones of these, and how many more there are."""
+    first, others = names[:_MOST_LEFT], len(names) - _MOST_LEFT
+    return ", ".join(first) + (f" and {others} more" if others > 0 else "")

@@ -1,9 +1,9 @@
 """A sign of life on stderr while a command works.
 
-It says what is being done, for how long, and what was found last: planning tells that to the
-logger `autoddl`, as `logging` has it. A command that is quick says nothing. On a terminal one line
-changes in place; elsewhere, as in a log, a line is written now and then. Ranks of a job say
-nothing: who has started them does.
+It says what is being done, for how long, what was found last, and what is left: planning tells that
+to the logger `autoddl`, as `logging` has it (`plans.format`). A command that is quick says nothing.
+On a terminal one line changes in place; elsewhere, as in a log, a line is written now and then.
+Ranks of a job say nothing: who has started them does.
 """
 
 import contextlib
@@ -17,26 +17,34 @@ import time
 from collections.abc import Iterator
 from typing import TextIO
 
+from ..plans.format import LEFT
 from .errors import plain
 
 FIRST_S = 0.5  # of silence: with the imports before it nobody waits for 2 s without a sign
 EVERY_S = 1.0  # between two signs on a terminal, where the last one is written over
 LOG_EVERY_S = 15.0  # between two lines elsewhere, which stay
 LOGGER = "autoddl"
+_LEAST_FOUND = 23  # of what was found: `; best so far 3.21 ms` and a mark
 _LEAST = 8  # characters of what is done are shown in the narrowest terminal
 
 
 @contextlib.contextmanager
-def at_work(what: str, stream: TextIO | None = None, first_s: float = FIRST_S) -> Iterator[None]:
+def at_work(
+    what: str,
+    stream: TextIO | None = None,
+    first_s: float = FIRST_S,
+    budget_s: float | None = None,
+) -> Iterator[None]:
     """Say `what` is done while the block runs.
 
     stream: stderr by default
     first_s: of silence; 0 before a framework is imported, which holds up all threads
+    budget_s: that planning may take; what is read before it comes on top
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         yield
         return
-    sign = _Sign(what, stream or sys.stderr, first_s)
+    sign = _Sign(what, stream or sys.stderr, first_s, budget_s)
     logger = logging.getLogger(LOGGER)
     level = logger.level
     logger.addHandler(sign)
@@ -50,12 +58,14 @@ def at_work(what: str, stream: TextIO | None = None, first_s: float = FIRST_S) -
 
 
 class _Sign(logging.Handler):
-    """Writes the signs from a thread of its own; as a log's handler it keeps the last message."""
+    """Writes the signs from a thread of its own; as a log's handler it keeps the last messages."""
 
-    def __init__(self, what: str, stream: TextIO, first_s: float) -> None:
+    def __init__(self, what: str, stream: TextIO, first_s: float, budget_s: float | None) -> None:
         super().__init__()
         self._what = plain(what)
-        self._last = ""
+        self._of = "" if budget_s is None else f" of {budget_s:g}"
+        self._found = ""
+        self._left = ""
         self._first_s = first_s
         self._stream = stream
         self._is_terminal = stream.isatty()
@@ -74,7 +84,11 @@ class _Sign(logging.Handler):
             self._stream.flush()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._last = plain(record.getMessage())
+        told = plain(record.getMessage())
+        if record.name == LEFT:
+            self._left = told
+        else:
+            self._found = told
 
     def _run(self) -> None:
         wait_s = self._first_s
@@ -88,10 +102,14 @@ class _Sign(logging.Handler):
             self._stream.flush()
 
     def _line(self, most: float) -> str:
-        """Of so many characters: of what is done the end gives way to what was found."""
-        what, found = self._what, f": {time.monotonic() - self._started:.0f} s"
-        found = f"{found}; {self._last}" if self._last else found
-        if len(what) + len(found) <= most:
-            return what + found
-        most = int(most)
-        return f"{what[: max(most - len(found) - 1, _LEAST)]}\u2026{found}"[:most]
+        """Of so many characters: what is done gives way first, then the rest of what was found."""
+        spent = f": {time.monotonic() - self._started:.0f}{self._of} s"
+        found, after = (f"; {told}" if told else "" for told in (self._found, self._left))
+        what = _cut(self._what, max(most - len(spent + found + after), _LEAST + 1))
+        found = _cut(found, max(most - len(what + spent + after), _LEAST_FOUND))
+        return _cut(what + spent + found + after, most)
+
+
+def _cut(text: str, most: float) -> str:
+    """At most so many characters of it, with a mark at the end where some are missing."""
+    return text if len(text) <= most else f"{text[: max(int(most) - 1, 0)]}\u2026"[: int(most)]

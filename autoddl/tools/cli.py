@@ -131,7 +131,8 @@ def plan(
 
     chosen = PlanOptions(**options)
     check_apart(reads(MODEL=model, cluster=cluster_file), output=output)
-    with at_work(f"planning {model} on {cluster_file}"):  # imports take a second, too
+    what = f"planning {model} on {cluster_file}"
+    with at_work(what, budget_s=chosen.budget_seconds):  # imports take a second, too
         from .. import api
         from ..plans.report import report
         from .show import show

@@ -24,7 +24,7 @@ from ..planner.planner import find_plan
 from ..planner.schemes import each_baseline
 from ..plans import Plan
 from ..plans.figures import figures
-from ..plans.format import format_seconds
+from ..plans.format import before, format_seconds
 from ..plans.report.contents import unfit_text
 from ..plans.stage import PlannedBaseline
 
@@ -141,17 +141,21 @@ def compare(
         )
     graph = with_batch_norm(graph, options.batch_norm)
     model = cost_model(cluster, options)
-    plan = find_plan(graph, cluster, replace(options, stages="auto") if stages else options)
+    later = "Megatron in stages" if stages else "", "OneFlow's own planner" if rival else ""
+    with before("the comparison", *later):
+        plan = find_plan(graph, cluster, replace(options, stages="auto") if stages else options)
     ours, others = _ours(plan), list[Scheme]()
     is_whole = not plan.was_interrupted
     try:
         if is_whole:
             _log.info("ours takes %s; now the known schemes", format_seconds(ours.seconds))
-            for found in each_baseline(graph, cluster, options):
-                others.append(_scheme(*found))
+            with before(*later):
+                for found in each_baseline(graph, cluster, options):
+                    others.append(_scheme(*found))
         if is_whole and stages:
             _log.info("ours takes %s; now Megatron in stages", format_seconds(ours.seconds))
-            others.append(_megatron(graph, model, options))
+            with before(*later[1:]):
+                others.append(_megatron(graph, model, options))
         if is_whole and rival is not None:
             others.append(_rival(graph, cluster, rival, options))
     except KeyboardInterrupt:

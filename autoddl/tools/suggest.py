@@ -16,6 +16,7 @@ from ..planner.options import PlanOptions
 from ..planner.planner import find_plan
 from ..plans import Plan
 from ..plans.figures import figures
+from ..plans.format import before, more
 from ..plans.report.changes import LINKS, Change, with_faster
 
 _log = logging.getLogger(__name__)
@@ -27,10 +28,13 @@ def planned_anew(plan: Plan) -> list[Change]:
 
     Of the hints that one whose loss would help most comes first.
     """
-    found = _without_hints(plan)
-    for what, batch, cluster, options in _asked(plan):
+    asked = list(_asked(plan))
+    with before(more(len(asked), "change")):
+        found = _without_hints(plan)
+    for number, (what, batch, cluster, options) in enumerate(asked, start=1):
         _log.info("planning for %s", what)
-        found.append(_planned(plan, what, batch, cluster, options))
+        with before(more(len(asked) - number, "change")):
+            found.append(_planned(plan, what, batch, cluster, options))
     return found
 
 
@@ -43,10 +47,11 @@ def _without_hints(plan: Plan) -> list[Change]:
     if len(hints) != 1:
         asked |= {"without all hints": ()} if hints else {}
     found = []
-    for what, others in asked.items():
+    for number, (what, others) in enumerate(asked.items(), start=1):
         _log.info("planning %s", what)
         own = replace(options, hints=others)
-        found.append(_planned(plan, what, plan.batch, plan.cluster, own))
+        with before(more(len(asked) - number, "plan without a hint", "plans without a hint")):
+            found.append(_planned(plan, what, plan.batch, plan.cluster, own))
     return sorted(found, key=lambda c: figures(c.plan).iteration_s if c.plan else math.inf)
 
 

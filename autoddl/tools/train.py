@@ -187,7 +187,8 @@ def train_rank(job: TrainJob) -> None:
 
 
 def _checked_plan(job: TrainJob) -> Plan:
-    with at_work(f"planning {job.model} on {job.cluster}", first_s=0):
+    budget_s = job.options.budget_seconds
+    with at_work(f"planning {job.model} on {job.cluster}", first_s=0, budget_s=budget_s):
         own = framework_of_entry(job.model, "autoddl train")
         plan = None if job.plan_file is None else Plan.load(job.plan_file)
         precision = job.options.precision if plan is None else plan.precision

@@ -9,6 +9,7 @@ import pytest
 from autoddl.planner.baselines.pricing import BaselinePricer
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.plans.format import LEFT, before, more
 from autoddl.tools import at_work as signs
 from autoddl.tools.at_work import at_work
 from autoddl.tools.compare import MEGATRON_STAGES, OURS, compare
@@ -67,6 +68,63 @@ def test_it_ends_with_an_error():
     assert not logging.getLogger("autoddl").handlers
 
 
+def test_what_is_left_is_shown_where_it_is_narrow(monkeypatch):
+    """What was found gives way to it, once nothing more of what is done does."""
+    stream = Terminal()
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(signs, "EVERY_S", 0.01)
+    with (
+        at_work("planning gpt_0_35b.json on gcp_a100", stream, first_s=0.01, budget_s=30),
+        before(more(5, "known scheme")),
+    ):
+        logging.getLogger("autoddl.planner").info("best so far 3.21 ms with 4 micro-batches")
+        while "best so" not in stream.getvalue():
+            time.sleep(0.01)
+    lines = stream.getvalue().split("\r")
+    told = next(line.removesuffix("\x1b[K") for line in lines if "best so" in line)
+    assert told == "planning\u2026: 0 of 30 s; best so far 3.21 ms \u2026; left: 5 more \u2026"
+    assert len(told) == 59
+
+
+class Left(logging.Handler):
+    """Keeps what is told to be left, and between that when the best so far was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(record.getMessage())
+
+
+def test_planning_tells_what_is_left_and_that_comes(listening):
+    """Each known scheme is one less; what is named as left is what is done next."""
+    heard = listening(Left())
+    find_plan(GRAPH, WHERE, PlanOptions(micro_batches=2))
+    told = list(dict.fromkeys(heard.told))
+    assert told[0] == "left: overlap, known schemes"
+    assert "left: known schemes" in told[told.index(told[0]) + 1 :]
+    schemes = [line for line in told if line.endswith(("more known scheme", "more known schemes"))]
+    counts = [int(line.split()[1]) for line in schemes]
+    assert counts == list(range(counts[0], 0, -1)) and counts[0] >= 3
+    assert told.index(schemes[0]) > told.index("left: known schemes")
+    assert heard.told[-1] == "the last part"
+
+
+def test_a_comparison_in_stages_tells_what_is_left(listening):
+    heard = listening(Left())
+    compare(GRAPH, WHERE, stages=True)
+    told = list(dict.fromkeys(heard.told))
+    assert told[0] == "left: the comparison, Megatron in stages"
+    assert told[1] == "left: pipeline stages, the comparison and 1 more"
+    assert "left: overlap, known schemes and 3 more" in told
+    assert "left: a plan of each stage, the comparison and 1 more" in told
+    assert told.index("left: Megatron in stages") > told.index(
+        "left: pipeline stages, the comparison and 1 more"
+    )
+    assert heard.told[-1] == "the last part"
+
+
 class Told(logging.Handler):
     """Presses Ctrl-C when it is told of a plan for the `number`th time."""
 
@@ -75,6 +133,8 @@ class Told(logging.Handler):
         self.number, self.told = number, []
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name == LEFT:
+            return
         self.told.append(record.getMessage())
         if len(self.told) == self.number:
             raise KeyboardInterrupt
@@ -84,9 +144,9 @@ class Told(logging.Handler):
 def listening():
     logger = logging.getLogger("autoddl")
     logger.setLevel(logging.INFO)
-    handlers: list[Told] = []
+    handlers: list[logging.Handler] = []
 
-    def listen(handler: Told) -> Told:
+    def listen(handler):
         handlers.append(handler)
         logger.addHandler(handler)
         return handler

@@ -21,6 +21,7 @@ from ...graph.graph import Graph
 from ...graph.precision import in_precision
 from ...graph.regions import repeated_blocks
 from ...plans.figures import figures
+from ...plans.format import before, more
 from ...plans.plan import Plan
 from ...plans.schedule.orders import in_flight
 from ...plans.stage import StagePlan
@@ -62,7 +63,8 @@ def megatron_in_stages(
     graph = in_precision(graph, model.precision)
     blocks = repeated_blocks(graph)
     best: StagedBaseline | None = None
-    for stages in _numbers(len(blocks), model):
+    numbers = tuple(_numbers(len(blocks), model))
+    for tried, stages in enumerate(numbers, start=1):
         cut = even_cut(graph, blocks, stages)
         places = equal_parts(model.cluster.nodes, model.cluster.gpus_per_node, stages)
 
@@ -71,7 +73,8 @@ def megatron_in_stages(
         ) -> StagedBaseline | None:
             return on_cut(cut, places, model, parts, seed)
 
-        found = climb(at, stage_counts(cut, micro_batches), PER_STAGE * stages)
+        with before(more(len(numbers) - tried, "number of stages", "numbers of stages")):
+            found = climb(at, stage_counts(cut, micro_batches), PER_STAGE * stages)
         if found is not None and (best is None or found.seconds < best.seconds):
             best = found
     return best

@@ -27,6 +27,7 @@ from functools import cached_property
 from ...cost.model import CostModel
 from ...cost.recompute import Checkpointing
 from ...graph.regions import Blocks
+from ...plans.format import before, more
 from ...plans.stage import PlannedBaseline
 from ...sbp.mesh import Mesh
 from ...search.algorithms import find_algorithm
@@ -114,10 +115,13 @@ class BaselinePricer:
 
     def each(self) -> Iterator[Baseline]:
         """`all`, one after the other."""
-        for family in self._tried if self._mesh.num_axes else ():
+        tried = self._tried if self._mesh.num_axes else ()
+        for number, family in enumerate(tried):
             found = variants(family, self._mesh)
             if found:
-                yield self._best(family, found)
+                with before(more(len(tried) - 1 - number, "known scheme")):
+                    best = self._best(family, found)
+                yield best
 
     def smallest(self, below_bytes: float) -> Baseline | None:
         """What needs the least, by lower and lower limits, if that is below so many bytes.

@@ -25,7 +25,7 @@ from ...cluster.spec import Cluster
 from ...cost.model import CostModel
 from ...graph.cut import CutGraph
 from ...graph.rows import find_rows, why_whole
-from ...plans.format import format_seconds
+from ...plans.format import before, format_seconds, more
 from ...plans.schedule.make import make_schedule
 from ...plans.schedule.schedule import Costs
 from ...plans.schedule.simulate import simulate
@@ -276,7 +276,9 @@ def _refined(
             keeping = {prices.keeping_count(shape) for shape in shapes}
             near += [n for n in others if n in keeping and n not in (best, *near)]
         for count in (best, *near):
-            anew = [prices.refine(shape, count) for shape in shapes]
+            tries = _REFINEMENTS - refined - 1
+            with before(more(tries, "look at the cuts", "looks at the cuts", most=True)):
+                anew = [prices.refine(shape, count) for shape in shapes]
             refined += any(anew)
             if any(anew):
                 break

@@ -17,6 +17,7 @@ from ...graph.graph import Graph
 from ...graph.hints import as_hints
 from ...graph.regions import repeated_blocks
 from ...plans.figures import figures
+from ...plans.format import before, more
 from ...plans.plan import Plan
 from ...plans.schedule.orders import in_flight
 from ...plans.stage import PlannedBaseline, StagePlan
@@ -60,7 +61,8 @@ def plan_in_stages(
     cut = cut_graph(graph, most, stage_starts(graph, as_hints(options.hints)))
     counts = stage_counts(cut, options.micro_batches)
     while True:
-        prices, ranked = ranked_partitions(cut, model, counts, options, deadline, gives_up)
+        with before("a plan of each stage"):
+            prices, ranked = ranked_partitions(cut, model, counts, options, deadline, gives_up)
         if gives_up and deadline.is_over:
             raise Ended
         several = [chosen for chosen in ranked if len(chosen.stages) > 1]
@@ -135,9 +137,10 @@ def _on_partition(
             left = len(chosen.stages) - n
             asked = replace(options, budget_evaluations=evaluations)
             try:
-                found = _stage_plan(
-                    prices, stage, micro, parts, own, asked, deadline, left, gives_up
-                )
+                with before(more(left - 1, "stage")):
+                    found = _stage_plan(
+                        prices, stage, micro, parts, own, asked, deadline, left, gives_up
+                    )
             except ValueError as error:
                 layers = f"layers {stage.first}-{stage.last - 1} on {stage.place}"
                 raise ValueError(f"stage {n} ({layers}): {error}") from error

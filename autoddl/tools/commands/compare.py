@@ -78,7 +78,8 @@ def compare(
 
     chosen = PlanOptions(**options)
     check_apart(reads(MODEL=model, cluster=cluster_file), plot=plot)
-    with at_work(f"comparing plans of {model} on {cluster_file}"):  # imports take a second, too
+    what = f"comparing plans of {model} on {cluster_file}"
+    with at_work(what, budget_s=chosen.budget_seconds):  # imports take a second, too
         from .. import compare as comparing
         from ..report.compare import comparison_report
         from ..show import show
