@@ -159,7 +159,7 @@ class Batches:
         if checkpointing != "all" and best is None:
             first = self._first_fit(())
             if first == 0 or self._seems_near_free(first):
-                with before("others" if len(self.counts) > 1 or self.blocks else ""):
+                with before("other searches" if len(self.counts) > 1 or self.blocks else ""):
                     best = self._search(self.counts[first], self.below_s, ())
                 if best is not None and (best.is_near_free or best.result.is_stopped):
                     return best
