@@ -282,11 +282,11 @@ def _text(path: str | Path) -> str:
 
 
 def kind_of(text: str) -> str | None:
-    """Which of `KINDS` the text of a file is; None for any other."""
+    """Which of `KINDS` the text of a file is, or a "page"; None for any other."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        return None
+        return "page" if text.lstrip()[:14].lower() == "<!doctype html" else None
     if not isinstance(data, dict):
         return None
     return next((kind for kind, (fields, _) in KINDS.items() if fields <= data.keys()), None)

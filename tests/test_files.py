@@ -12,6 +12,7 @@ import pytest
 from autoddl._files import write_atomically
 from autoddl.cluster.spec import MACHINE_FILE, Cluster
 from autoddl.graph.graph import GRAPH_FILE
+from autoddl.plans import Plan
 from autoddl.plans.report.figure_file import write_figure
 from tests.clusters import cluster
 from tests.graphs import mlp
@@ -141,6 +142,13 @@ def test_a_machine_beyond_all_machines_and_endless_nesting_are_refused(tmp_path:
     (tmp_path / "deep.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match="deep.json: not valid JSON"):
         Cluster.load(tmp_path / "deep.json")
+
+
+def test_the_page_of_a_plan_is_named_as_a_page(tmp_path: Path):
+    """It had been JSON that is not valid, for which the model was to be planned again."""
+    (tmp_path / "page.html").write_text("<!doctype html>\n<html></html>")
+    with pytest.raises(ValueError, match="page.html is a page; a plan is needed here"):
+        Plan.load(tmp_path / "page.html")
 
 
 def test_a_name_in_a_figure_is_no_formula(tmp_path: Path):
