@@ -158,7 +158,7 @@ def _merge(view: Restricted, run: Progress, dual: Dual) -> None:
     too_high = math.inf
     while bound < run.to_beat and not run.is_done:
         ceiling = min(bound + step, run.to_beat)
-        if ceiling >= too_high:  # it would again
+        if ceiling * (1 + _LOSS) >= too_high:  # it would be again
             raise TooMany
         found = view.below(dual.price, ceiling, run)
         try:

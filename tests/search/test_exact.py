@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from autoddl.search.dominance import prune
 from autoddl.search.elimination import eliminate
 from autoddl.search.elimination_order import without_fixed_cycles
 from autoddl.search.exact import prove
-from autoddl.search.lagrangian import approach, may_fit
+from autoddl.search.lagrangian import Dual, approach, may_fit
 from autoddl.search.local_search import crossover, prefix_totals
 from autoddl.search.pareto_elimination import least_within
 from autoddl.search.problem import Edge, Problem, relative_gap
@@ -201,3 +203,21 @@ def test_whether_anything_fits_is_exact_and_soon_known_where_the_smallest_strate
         assert may_fit(dataclasses.replace(problem, memory_limit=limit)) == fits
     monkeypatch.setattr(exact_search, "eliminate", None)
     assert may_fit(dataclasses.replace(problem, memory_limit=max(sizes)))
+
+
+def test_no_ceiling_is_tried_again_that_was_too_high(monkeypatch):
+    tried: list[float] = []
+
+    def search_below(ceiling: float, *_: object) -> None:
+        tried.append(ceiling)
+        if len(tried) != 2:
+            raise TooMany
+
+    monkeypatch.setattr(exact_search, "_search_below", search_below)
+    view: Any = SimpleNamespace(below=lambda *_: None)
+    run: Any = SimpleNamespace(bound=7.7, to_beat=8.9, cost=8.9, is_done=False)
+    run.raise_bound = lambda _: None
+    with pytest.raises(TooMany):
+        exact_search._merge(view, run, Dual(0.0, 7.7))
+    first, lower = tried
+    assert lower < first
