@@ -129,6 +129,7 @@ bench-reshard: setup
 # Step times of pipelines on slow links; needs root
 bench-pipeline: setup
 	$(PYTHON) -m benchmarks.pipeline
+	$(PYTHON) -m benchmarks.pipeline_exchange
 
 # Losses and parameters of pipelines against one process: the whole matrix, half an hour or more
 bench-pipeline-exactness: setup

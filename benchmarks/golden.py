@@ -100,6 +100,8 @@ _OVERLAPPED = (
     "dlrm_2x8", "resnet50_2x8", "densenet121_2x8", "res2net101_26w_4s_2x8",
     "swin_tiny_patch4_window7_224_2x8", "cswin_base_224_2x8", "pvt_large_2x8", "hrnet_w18_2x8",
     "efficientnet_b0_2x8", "vit_small_patch16_224_2x8", "crossformer_tiny_patch4_group7_224_2x8",
+    "gpt_small_1f1b", "gpt_small_interleaved", "gpt_small_auto", "gpt_0_35b_2_stages",
+    "gpt_0_35b_4_stages", "vgg13_2_stages", "dlrm_2_stages",
 )  # fmt: skip
 CASES = _cases()
 # That take too long without a budget to be in the record.

@@ -53,6 +53,8 @@ CASES = (
     Case("gpt", "zero:3", 1, "adam"),
     Case("gpt", "stages:2", 4),
     Case("llama", "stages:2", 4),
+    Case("mlp", "stages:2", 2, hosts=4),
+    Case("gpt", "stages:2", 4, "adam", hosts=4),
     *(Case(name, "turns:data_parallel", 2) for name in ("mlp", "gpt", "llama")),
     *(Case(name, "turns:data_parallel", 4) for name in ("mlp", "gpt", "llama")),
     Case("few rows", "turns:data_parallel", 2, "adam"),

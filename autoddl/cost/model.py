@@ -57,6 +57,8 @@ class StepPrice:
                  each second of the last backward passes that may run beside these
     late:        the same for gradients that come late, and what is left of the backward passes
     in_flight:   micro-batches that have their last backward passes at once
+    after:       of the exchange of gradients that travel once, besides: where that begins after
+                 the last pass
     """
 
     computation: float
@@ -66,6 +68,7 @@ class StepPrice:
     late: float
     in_flight: int = 1
     ends: Ends = Ends()
+    after: float = 0.0
 
     def often(self, times: float) -> float:
         """For each second of what may run beside computation and runs so often."""
@@ -160,7 +163,7 @@ class CostModel:
         """
         if self.price is None:
             return seconds
-        times = self.price.often(1) + self.price.more(operator)
+        times = self.price.often(1) + self.price.more(operator) + self.price.after
         return np.where(seconds < np.inf, times * seconds, np.inf)
 
     @property

@@ -286,7 +286,7 @@ class StoragePrices:
         gathers, reductions = float(sum(forward)), float(sums)
         if price is not None:
             gathers = price.often(gathers) if stage == 3 else gathers
-            reductions = price.often(reductions) + late
+            reductions = price.often(reductions) + late + price.after * (stage < 2)
         found = gathers * split.gather_s + reductions * split.reduce_s
         return np.where(split.rows, np.maximum(found, whole_s), whole_s)
 

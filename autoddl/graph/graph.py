@@ -205,6 +205,11 @@ class Graph(Once):
         """True for a pipeline stage: a part of a model that exchanges tensors with other parts."""
         return any(op.kind in ("stage_input", "stage_output") for op in self.ops)
 
+    @cached_property
+    def gives_back(self) -> bool:
+        """True for a pipeline stage that gives stages before it gradients of what they sent."""
+        return any(op.kind == "stage_input" and op.attrs["gradient"] for op in self.ops)
+
     def spec(self, op: Op) -> OpSpec:
         """The operator as the rules see it."""
         known = self._specs.get(op.name)

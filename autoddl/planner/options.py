@@ -84,8 +84,9 @@ class PlanOptions:
                         pays; False as in AutoDDL's own space. The schemes named ZeRO are priced
                         all the same, and not taken
     overlap:            gradients travel beside the backward pass, in buckets that prices choose; so
-                        in the known schemes, too, but not in pipeline stages. False: one task after
-                        the other, as in AutoDDL, of which plans can mostly be proven optimal
+                        in the known schemes, too, and in pipeline stages unless weights' gradients
+                        come later (zb-h1, a delay). False: one task after the other, as in AutoDDL,
+                        of which plans can mostly be proven optimal
     baselines:          price the known schemes too, and return the best of them if it is faster
                         than what was found; in stages each is priced in the same stages
     checkpointing:      which of the model's repeated blocks keep only their inputs and run forward

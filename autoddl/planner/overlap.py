@@ -47,7 +47,14 @@ from ..sbp.redistribute import PathTable
 from ..search.budget import Ended
 from ..search.elimination import Choices, below, eliminate
 from ..search.problem import Problem, SearchResult
-from .estimate import Estimator, evenly_s
+from .estimate import (
+    Estimator,
+    StepParts,
+    after_passes,
+    any_in_flight,
+    evenly_s,
+    one_at_a_time,
+)
 from .fit_in_memory import FittedSearch, Searched
 from .options import MOST_IN_FLIGHT
 from .realize import Candidate
@@ -61,7 +68,6 @@ from .tables.tables import TableBuilder, Tables, among_chosen
 _LIKELY, _EXPECTED = 0.2, 0.6
 # Half and twice of each of these (and 0 for what may be late, never for what is exposed) gave the
 # same plans of VGG13 on 16 and of a small GPT on 2x2 devices, in times within 8 %.
-_SHARES = 8  # prices are multiples of one in so many
 _NEAR = 0.02  # above the bound: not worth another search
 _GAP = 0.01  # that a search at a price may leave
 _LATE = 0.1  # of the backward pass may be left where a gradient is late
@@ -77,91 +83,6 @@ _SIMULATED = 30  # with 10 plans are up to 1.9 % slower, with 60 no faster, in 1
 def even(counts: Sequence[int]) -> tuple[int, ...]:
     """The numbers of micro-batches that can be in flight two at a time: the even ones."""
     return tuple(n for n in counts if n % MOST_IN_FLIGHT == 0)
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """What a step consists of, in seconds.
-
-    first:    gathers before all else
-    computation, collectives, hidden, last, late: as `StepPrice` has them; latencies that a
-              bucket pays once are left out
-    """
-
-    first: float
-    computation: float
-    collectives: float
-    hidden: float
-    last: float
-    late: float
-    beside: float
-    left: float
-
-    @staticmethod
-    def of(found: Candidate, ends: Ends) -> _Parts:
-        maker, parts = found.maker, found.tables.micro_batches
-        again = maker.again.block_of
-        first = computation = gathered = last = late = beside = left = 0.0
-        once = [
-            further_s if exchange.is_all_reduce else latency_s + further_s
-            for exchange, (latency_s, further_s) in zip(maker.exchanges, maker.prices, strict=True)
-        ]
-        for own in maker.operators:
-            name, runs = own.op.name, 1 + (own.op.name in again)
-            backward_s = own.backward_s + (runs - 1) * own.forward_s
-            first += sum(own.first)
-            computation += parts * (own.forward_s + backward_s)
-            gathered += parts * (runs + 1) * sum(own.again)
-            last += sum(own.again)
-            exchange_s = sum(once[number] for number in own.exchanged)
-            last += exchange_s
-            late += exchange_s * (name in ends.late)
-            beside += backward_s * (name not in ends.early)
-            left += backward_s * (name in ends.left)
-        often = [parts if exchange.is_often else 1 for exchange in maker.exchanges]
-        hidden = gathered + sum(n * s for n, s in zip(often, once, strict=True))
-        collectives = maker.serial_s(parts) - maker.exchange_s - first - computation - gathered
-        return _Parts(first, computation, collectives, hidden, last, late, beside, left)
-
-    def at(self, price: StepPrice) -> float:
-        """What the step costs."""
-        return (
-            self.first
-            + price.computation * self.computation
-            + price.collectives * self.collectives
-            + price.hidden * self.hidden
-            + price.last * (self.last - price.in_flight * self.beside)
-            + price.late * (self.late - price.in_flight * self.left)
-        )
-
-
-def _one_at_a_time(ends: Ends) -> list[StepPrice]:
-    """Prices whose bounds are means of C + A, C + A - b + y and A + H."""
-    found: list[StepPrice] = []
-    for k in range(_SHARES):
-        for n in range(_SHARES + 1 - k):
-            moving, last = k / _SHARES, n / _SHARES
-            found.append(StepPrice(1 - moving, 1.0, moving, last, 1 - moving - last, 1, ends))
-    return found
-
-
-def _any_in_flight(micro_batches: int, ends: Ends) -> list[StepPrice]:
-    """Prices whose bounds are means of C, C - b + y and A + H.
-
-    Of two micro-batches in flight both are the last one, whose backward pass b counts.
-
-    Where communication or its end count most, plans compute everything everywhere; where they do
-    not count, the bound is that of operators that are divided evenly.
-    """
-    width = min(MOST_IN_FLIGHT, micro_batches)
-    found: list[StepPrice] = []
-    for k in range(1, _SHARES // 2 + 1):
-        for n in range(_SHARES // 4 + 1):
-            moving, last = k / _SHARES, n / _SHARES
-            found.append(
-                StepPrice(1 - moving, moving, moving, last, 1 - moving - last, width, ends)
-            )
-    return found
 
 
 @dataclass
@@ -202,18 +123,22 @@ class Overlapped:
     def _searched_whole(self) -> Candidate:
         parts, blocks = self.known[0].key
         micro = self.one.estimator.micro
+        if micro.whole.is_stage:
+            ends = self._ends(self.known[0])
+            prices = after_passes() if micro.whole.gives_back else one_at_a_time(ends)
+            return self._bounded(self._searched(self._highest(prices)))
         if micro.in_flight > 1:
             ends = self._ends(self.known[0])
-            bound = self._searched(self._highest(_any_in_flight(parts, ends)))
+            bound = self._searched(self._highest(any_in_flight(parts, ends)))
             return self._bounded(self._branched(bound, [(self.one.estimator, parts)]))
         bound = self._searched(self._likely())
         ends = self._ends(self.known[-1])
-        counts = [n for n in even(self.counts) if n >= parts and not micro.whole.is_stage]
+        counts = [n for n in even(self.counts) if n >= parts]
         least_s = counts[0] * evenly_s(micro.graph(counts[0]), self.model) if counts else math.inf
         if self._least_s <= least_s * (1 + _EXPOSED) and not self._is_near(bound, _NEAR):
-            bound = max(bound, self._searched(self._highest(_one_at_a_time(ends))))
+            bound = max(bound, self._searched(self._highest(one_at_a_time(ends))))
         if not self._is_near(least_s, _EXPOSED):
-            other = self._searched(self._highest(_any_in_flight(parts, ends)))
+            other = self._searched(self._highest(any_in_flight(parts, ends)))
             bound, least_s = max(bound, other), max(least_s, other)
             if not self._is_near(least_s, _NEAR):
                 self._two(counts[0], blocks)
@@ -285,7 +210,7 @@ class Overlapped:
     def _likely(self) -> StepPrice:
         """At which the best plan is looked for first."""
         ends = self._ends(self.known[0])
-        parts = _Parts.of(self.known[0], ends)
+        parts = _parts_of(self.known[0], ends)
         last = _LIKELY if parts.last < parts.beside else _EXPECTED
         return StepPrice(1.0, 1.0, 0.0, last, 1 - last, 1, ends)
 
@@ -319,7 +244,7 @@ class Overlapped:
 
     def _highest(self, prices: Sequence[StepPrice]) -> StepPrice:
         """The price at which the cheapest of the known plans costs most."""
-        known = [_Parts.of(found, prices[0].ends) for found in self.known]
+        known = [_parts_of(found, prices[0].ends) for found in self.known]
         return max(prices, key=lambda price: min(parts.at(price) for parts in known))
 
     def _bounded(self, bound: float) -> Candidate:
@@ -373,10 +298,14 @@ class Overlapped:
             if tables is None or result is None:
                 continue
             turned = Candidate(tables, result, found.paths, found)
-            least_s = max(map(_Parts.of(turned, Ends()).at, _any_in_flight(parts, Ends())))
+            least_s = max(map(_parts_of(turned, Ends()).at, any_in_flight(parts, Ends())))
             if least_s < best.step_s and turned.least_s < best.step_s and turned.fits:
                 best = min(best, turned, key=lambda one: one.step_s)
                 self.known.append(turned)
+
+
+def _parts_of(found: Candidate, ends: Ends) -> StepParts:
+    return StepParts.of(found.maker, found.tables.micro_batches, ends)
 
 
 def _may_be_gathered(graph: Graph, op: Op) -> bool:

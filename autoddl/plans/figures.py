@@ -26,9 +26,11 @@ from .plan import Plan
 from .reshard.plan import ReshardPlan, plan_reshard
 from .reshard.strategies import End
 from .schedule.make import make_schedule, verify
+from .schedule.orders import Action
 from .schedule.schedule import Costs, Schedule
-from .schedule.simulate import Timeline, simulate
-from .schedule.step import of_step
+from .schedule.simulate import Exchange, Span, Timeline, simulate
+from .schedule.step import COMPUTING
+from .schedule.step import Step as ScheduledStep
 from .stage import PlannedLayer, StagePlan, StagePrice
 from .stage_figures import stage_figures
 
@@ -249,13 +251,13 @@ class PlanFigures:
     def timeline(self) -> Timeline:
         """When each pass runs, and what its stage exchanges once an iteration after the last."""
         if len(self.plan.stages) == 1 and (self.plan.stage.buckets or self.plan.stage.turns):
-            return of_step(self.schedule, stage_figures(self.plan.stage).whole)
+            return _of_step(self.schedule, stage_figures(self.plan.stage).whole)
         once = [
-            (part, what, seconds)
+            (part, what, after_s, beside_s)
             for part, price in enumerate(self.prices)
-            for what, seconds in (
-                ("gradients and parameters", price.once_s),
-                (SHARED, self.travel.exchange_s[part]),
+            for what, after_s, beside_s in (
+                ("gradients and parameters", price.once_s, price.hidden_s),
+                (SHARED, self.travel.exchange_s[part], 0.0),
             )
         ]
         return simulate(self.schedule, self.pass_costs).then(once)
@@ -335,3 +337,32 @@ class PlanFigures:
     def layer_cost(self, layer: PlannedLayer) -> Cost:
         """Of one iteration on one device of the layer's stage."""
         return stage_figures(self.plan.stage_of(layer)).layer_cost(layer)
+
+
+def _of_step(schedule: Schedule, step: ScheduledStep) -> Timeline:
+    """The passes and exchanges of a step of one stage, whose micro-batches are all put down.
+
+    A pass lasts from its first task to its last one, or to the turn of another micro-batch; half of
+    a backward pass is that of weights.
+    """
+    starts, ends = step.times
+    passes: list[tuple[tuple[str, int], float, float]] = []
+    exchanges: list[Exchange] = []
+    for number, task in enumerate(step.tasks):
+        if task.cause == "exchange":
+            which = f"gradients of {len(task.members)} parameters, from {task.operator} on"
+            exchanges.append(Exchange(0, 0, which, starts[number], ends[number]))
+        elif task.cause in COMPUTING:
+            start = starts[number]
+            if passes and passes[-1][0] == (task.cause, task.micro_batch):
+                _, start, _ = passes.pop()
+            passes.append(((task.cause, task.micro_batch), start, ends[number]))
+    spans: list[Span] = []
+    for (cause, number), start, end in passes:
+        if cause == "forward":
+            spans.append(Span(0, Action("F", number), start, end))
+        else:
+            middle = (start + end) / 2
+            spans.append(Span(0, Action("B", number), start, middle))
+            spans.append(Span(0, Action("W", number), middle, end))
+    return Timeline(schedule, tuple(spans), tuple(exchanges))

@@ -176,6 +176,7 @@ class StagePrice:
     """What a run of layers costs on one part of the cluster, as a pipeline stage.
 
     forward_s, backward_s: of one micro-batch; once_s: once an iteration
+    hidden_s: of the exchange once an iteration, beside the last backward pass; in none of these
     fixed_bytes: parameters and their state; stash_bytes: what each micro-batch in flight holds
     work_bytes: what is there for one micro-batch at a time
     """
@@ -186,6 +187,7 @@ class StagePrice:
     fixed_bytes: float = 0.0
     stash_bytes: float = 0.0
     work_bytes: float = 0.0
+    hidden_s: float = 0.0
 
     def memory_bytes(self, in_flight: int) -> float:
         return self.fixed_bytes + in_flight * self.stash_bytes + self.work_bytes

@@ -8,7 +8,8 @@ What a stage costs per micro-batch and once an iteration (`StagePrice`) follows 
 
 for the account c of m micro-batches. What the fullest block that is run again holds meanwhile is
 there for one micro-batch at a time, whatever is in flight. Computation is shared between the
-forward and the backward pass as `cost.operators` prices them, communication half and half.
+forward and the backward pass as `cost.operators` prices them, communication half and half. What
+buckets hide (`schedule.step`) is taken off likewise.
 """
 
 from __future__ import annotations
@@ -207,7 +208,11 @@ class StageFigures:
         whole = np.sum(list(parts.values()), axis=0)
         blocks = (sum(float(parts[name][5]) for name in block) for block in self.again.blocks)
         whole[5] = max(blocks, default=0.0)
-        return StagePrice(*map(float, whole))
+        if stage.turns:
+            return StagePrice(*map(float, whole))
+        each_s, once_s = self.maker.hidden_in(stage.buckets)
+        whole[:3] -= each_s / 2, each_s / 2, once_s
+        return StagePrice(*map(float, whole), hidden_s=max(once_s, 0.0))
 
     def memory_peak(self, runtime: Runtime = "graph") -> Peak:
         """The fullest moment of a step on one device, by the lifetimes of its tensors."""

@@ -133,7 +133,8 @@ class Job:
             and figures(self.plan).schedule.joint
             and not (self.debug or self.emulator or plan.turns)
         ):
-            program = in_chains(program, self.groups.backend, rows or Rows(), buckets)
+            leaving = () if graph.gives_back else buckets
+            program = in_chains(program, self.groups.backend, rows or Rows(), leaving)
         ahead = bool(buckets) and not plan.turns  # passes in turns would take each other's order
         return Executor(
             program, state, self.run_state, self.groups, self.debug, rows, buckets, ahead

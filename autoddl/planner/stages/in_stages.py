@@ -55,7 +55,7 @@ def plan_in_stages(
 
     ValueError if none fits, or one mesh is faster than stages that were not asked for.
     """
-    model = replace(model, overlap=False)
+    model = replace(model, overlap=False)  # partitions are of serial passes
     blocks = len(repeated_blocks(graph))
     most = min(MOST_LAYERS, blocks) if blocks >= _MANY * MOST_STAGES else MOST_LAYERS
     cut = cut_graph(graph, most, stage_starts(graph, as_hints(options.hints)))
@@ -122,7 +122,8 @@ def _on_partition(
     evenly.
     """
     parts, cut, model = chosen.micro_batches, prices.cut, prices.model
-    model = replace(model, memory_limit_bytes=model.limit_bytes / options.chunks)
+    limit = model.limit_bytes / options.chunks
+    model = replace(model, memory_limit_bytes=limit, overlap=_overlaps(options))
     count = len(chosen.stages) // options.chunks
     held_by = in_flight(options.schedule, count, parts, options.chunks, options.delay)
     evaluations = options.budget_evaluations
@@ -163,6 +164,14 @@ def _on_partition(
     allowed = [p for r, p in rivals if not r.breaks and (options.zero or "ZeRO" not in r.name)]
     best = min([whole, *filter(None, allowed)], key=lambda plan: figures(plan).iteration_s)
     return replace(best, baselines=tuple(record for record, _ in rivals))
+
+
+def _overlaps(options: PlanOptions) -> bool:
+    """Whether gradients travel in buckets; the weights' half of a pass has no schedule of its own,
+
+    so where it comes later it is not known what would run beside it.
+    """
+    return options.overlap and options.delay is None and options.schedule != "zb-h1"
 
 
 def _stage_plan(

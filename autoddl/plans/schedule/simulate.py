@@ -237,7 +237,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a stage exchanges once an iteration, after its passes: the start and end of `what`."""
+    """What a stage exchanges once an iteration: the start and end of `what`.
+
+    After its passes, or beside the last one.
+    """
 
     stage: int
     part: int
@@ -264,17 +267,18 @@ class Timeline:
         """Until the last pass and the last exchange are done."""
         return max((self.makespan_s, *(exchange.end_s for exchange in self.exchanges)))
 
-    def then(self, once: Iterable[tuple[int, str, float]]) -> Timeline:
-        """With what each part exchanges after the passes of its stage: (part, what, seconds)."""
+    def then(self, once: Iterable[tuple[int, str, float, float]]) -> Timeline:
+        """With what each part exchanges: (part, what, seconds after the passes, and before)."""
         ends = [0.0] * self.schedule.stages
         for span in self.spans:
             ends[span.stage] = max(ends[span.stage], span.end_s)
         found: list[Exchange] = []
-        for part, what, seconds in once:
-            if seconds > 0:
+        for part, what, seconds, before in once:
+            if seconds + before > 0:
                 stage = self.schedule.stage_of(part)
-                found.append(Exchange(stage, part, what, ends[stage], ends[stage] + seconds))
-                ends[stage] += seconds
+                start, end = ends[stage] - before, ends[stage] + seconds
+                found.append(Exchange(stage, part, what, start, end))
+                ends[stage] = end
         return replace(self, exchanges=tuple(found))
 
     @cached_property

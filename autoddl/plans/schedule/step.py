@@ -9,7 +9,10 @@ computation and one for communication, both in the order of the list:
     collective         both, as the next operator waits for it: none runs beside computation
     exchange           without buckets both, after the last pass. In a bucket the queue of
                        communication, from when its members' gradients are there and earlier
-                       buckets have left; the next collective waits for it, computation does not
+                       buckets have left; the next collective waits for it, computation does not.
+                       Of a pipeline stage that gives gradients back, after the last pass, too:
+                       stages before it wait for these, and while they compute it has time. Were
+                       all stages equal, none of them would be done later for it than the first
     gather             of a parameter that is stored split (ZeRO's stage 3), without buckets both.
                        With buckets the queue of communication: it is asked for one reader ahead,
                        when the reader before it in the pass begins, and so before the gradients of
@@ -40,11 +43,8 @@ from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...graph.graph import SOURCE_KINDS, Graph, Op
 from ...graph.placed import PlannedEdge, PlannedOp
-from .orders import Action
 from .passes import Cause, Course, Free, Operator, Turn
-from .schedule import Schedule
-from .simulate import Exchange as Exchanged
-from .simulate import Queued, Slowdown, Span, Timeline, run
+from .simulate import Queued, Slowdown, run
 
 COMPUTING: tuple[Cause, ...] = ("forward", "backward")
 _COMPUTE, _COMMUNICATE = 0, 1
@@ -177,11 +177,14 @@ class StepMaker:
         needed = [max(made[n] for n in bucket) for bucket in buckets]
         last = [(at, self.bucket_s(b)) for at, b in zip(needed, buckets, strict=True)]
         often = [e for e, b in zip(last, buckets, strict=True) if every[b[0]].is_often]
+        after_s = 0.0
+        if self.graph.gives_back:
+            after_s, last = sum(s for _, s in last) - sum(s for _, s in often), often
         free = Free(self._first_s, self._first_s)
         for number in range(micro_batches):
             free = forward.run(free)
             free = backward.run(free, last if number == micro_batches - 1 else often)
-        return max(free.compute_s, free.communicate_s)
+        return max(free.compute_s, free.communicate_s) + after_s
 
     def serial_s(self, micro_batches: int) -> float:
         """Of a step of so many micro-batches, one task after the other."""
@@ -195,6 +198,13 @@ class StepMaker:
         if not buckets or count <= _ALIKE:
             return found
         return found + (count - _ALIKE) * (found - self._hidden_s(buckets, _ALIKE - 1))
+
+    def hidden_in(self, buckets: Buckets) -> tuple[float, float]:
+        """Of `hidden_s`, what each micro-batch hides, and what is hidden once an iteration."""
+        one_s = self._hidden_s(buckets, 1)
+        often = any(e.is_often for e in self.exchanges) or any(own.again for own in self.operators)
+        each_s = self._hidden_s(buckets, 2) - one_s if buckets and often else 0.0
+        return each_s, one_s - each_s
 
     def _hidden_s(self, buckets: Buckets, micro_batches: int) -> float:
         if not buckets:
@@ -343,11 +353,13 @@ class _Making:
                 self._made(turn, micro_batch, is_last)
 
     def finish(self, micro_batch: int) -> None:
-        """What has not left: all that travels once, if there are no buckets."""
+        """What has not left: all that travels once, if there are no buckets or they leave last."""
         assert self.left in (0, len(self.buckets)), "the buckets have all gradients, each once"
-        for number, exchange in enumerate(self.maker.exchanges if not self.buckets else ()):
-            if not exchange.is_often:
-                self._exchange(exchange.op, (number,), micro_batch)
+        every = self.maker.exchanges
+        left = self.buckets or tuple((number,) for number in range(len(every)))
+        for members in left if not self.buckets or self.maker.graph.gives_back else ():
+            if not every[members[0]].is_often:
+                self._exchange(every[members[0]].op, members, micro_batch)
 
     def _with_following(self, turns: Iterator[Turn]) -> Iterator[tuple[Turn, Turn | None]]:
         """Of a pass: each turn, and the one whose gathers are asked for meanwhile."""
@@ -386,7 +398,7 @@ class _Making:
             self.ready[number] = self.last
         while self.left < len(self.buckets):
             members = self.buckets[self.left]
-            if every[members[0]].is_often or is_last:
+            if every[members[0]].is_often or (is_last and not self.maker.graph.gives_back):
                 if not all(number in self.ready for number in members):
                     return
                 needs = (max(self.ready[number] for number in members),) if self.last >= 0 else ()
@@ -407,32 +419,3 @@ class _Making:
         self, cause: Cause, operator: str, seconds: Sequence[float], micro_batch: int
     ) -> None:
         self.tasks += [StepTask(cause, operator, s, micro_batch) for s in seconds if s]
-
-
-def of_step(schedule: Schedule, step: Step) -> Timeline:
-    """The passes and exchanges of a step of one stage, whose micro-batches are all put down.
-
-    A pass lasts from its first task to its last one, or to the turn of another micro-batch; half of
-    a backward pass is that of weights.
-    """
-    starts, ends = step.times
-    passes: list[tuple[tuple[Cause, int], float, float]] = []
-    exchanges: list[Exchanged] = []
-    for number, task in enumerate(step.tasks):
-        if task.cause == "exchange":
-            which = f"gradients of {len(task.members)} parameters, from {task.operator} on"
-            exchanges.append(Exchanged(0, 0, which, starts[number], ends[number]))
-        elif task.cause in COMPUTING:
-            start = starts[number]
-            if passes and passes[-1][0] == (task.cause, task.micro_batch):
-                _, start, _ = passes.pop()
-            passes.append(((task.cause, task.micro_batch), start, ends[number]))
-    spans: list[Span] = []
-    for (cause, number), start, end in passes:
-        if cause == "forward":
-            spans.append(Span(0, Action("F", number), start, end))
-        else:
-            middle = (start + end) / 2
-            spans.append(Span(0, Action("B", number), start, middle))
-            spans.append(Span(0, Action("W", number), middle, end))
-    return Timeline(schedule, tuple(spans), tuple(exchanges))

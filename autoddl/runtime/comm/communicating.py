@@ -11,9 +11,9 @@ from ...sbp.collectives import Step
 def communicating_passes(plan: StagePlan) -> frozenset[str]:
     """F, B (for the inputs) and W (for the weights), those with a collective in a micro-batch.
 
-    Buckets of gradients leave in the last one's.
+    Beside the last one's backward pass buckets of gradients may leave (`walk`).
     """
-    found = {"B", "W"} if plan.buckets else set[str]()
+    found: set[str] = set()
     if any(op.inner_axes for op in plan.ops.values()):
         found |= {"F", "B"}
     for op in plan.graph.ops:

@@ -53,7 +53,8 @@ class Gradients:
 
     buckets: uses whose gradients travel together, in the order in which they leave: when the last
              micro-batch has given all of them, and the buckets before have left. The gradients of
-             all other uses travel when the last pass is over
+             all other uses travel when the last pass is over, as do all of a pipeline stage for
+             whose gradients others wait
     """
 
     def __init__(self, program: Program, backend: Backend, buckets: Sequence[Bucket] = ()) -> None:
@@ -93,6 +94,10 @@ class Gradients:
 
     def leave(self) -> None:
         """Send off the buckets that are full; what they bring is waited for where it is used."""
+        if not self._program.graph.gives_back:
+            self._leave()
+
+    def _leave(self) -> None:
         while self._next < len(self._buckets) and not self._missing[self._next]:
             bucket = self._buckets[self._next]
             self._next += 1
@@ -104,6 +109,7 @@ class Gradients:
 
         The last argument of `give` says whether nobody else has that tensor's memory.
         """
+        self._leave()
         assert self._next == len(self._buckets), "a bucket of gradients has not left"
         for wait in self._often:
             wait()

@@ -64,8 +64,12 @@ class Walk:
         return hoisted(actions, schedule.joint, self._meets) if self._hoists else actions
 
     def _meets(self, action: Action) -> bool:
+        """Whether the stage's devices communicate in a pass."""
         number = figures(self._job.plan).schedule.part(self._job.stage, action.chunk)
-        return action.kind in self._parts[number].meets
+        part = self._parts[number]
+        leave = bool(part.plan.buckets) and not part.plan.graph.gives_back
+        is_last = action.micro_batch == self._job.plan.micro_batches - 1
+        return action.kind in part.meets or (leave and is_last and action.kind != "F")
 
     def compute(self, action: Action, number: int, share: float, scaled: float) -> None:
         """A pass of part `number`, whose loss counts `share`, and with its scale `scaled`."""

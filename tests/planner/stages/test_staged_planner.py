@@ -1,21 +1,30 @@
 """Plans with stages: which are chosen."""
 
 import dataclasses
+import itertools
 import json
+import math
 
+import numpy as np
 import pytest
 
 from autoddl import explain
 from autoddl.cluster.link import Link
 from autoddl.cost.model import CostModel
+from autoddl.cost.recompute import Recomputation
 from autoddl.graph.cut import cut_graph
+from autoddl.planner.asked import cost_model
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.planner.realize import Candidate
 from autoddl.planner.stages.stage_prices import StagePrices
+from autoddl.planner.tables.tables import build_tables
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.report import report
 from autoddl.plans.stage_figures import stage_figures
+from autoddl.sbp.redistribute import PathTable
+from autoddl.search.problem import SearchResult
 from tests.clusters import cluster
 from tests.graph.test_cut import u_shaped
 from tests.graphs import attention, mlp, tied
@@ -154,3 +163,45 @@ def test_one_stage_in_mixed_precision():
     )
     assert found.precision == "float16"
     found.check_model(DEEP)
+
+
+def test_gradients_of_stages_travel_in_buckets_and_those_of_known_schemes():
+    """Beside the last pass of the first stage; others wait for what the second one gives back."""
+    graph, machine = mlp(1024, (512,) * 9), cluster("laptop", 4, 1)
+    asked = PlanOptions(stages=2, micro_batches=4)
+    serial = find_plan(graph, machine, dataclasses.replace(asked, overlap=False))
+    plan = find_plan(graph, machine, asked)
+    assert all(stage.buckets for stage in plan.stages)
+    assert not any(stage.buckets for stage in serial.stages)
+    first, second = figures(plan).prices
+    assert first.hidden_s > 0 and second.hidden_s == 0
+    assert figures(plan).iteration_s < 0.97 * figures(serial).iteration_s
+    before = {b.name: b.iteration_s or 0.0 for b in serial.baselines}
+    after = {b.name: b.iteration_s or 0.0 for b in plan.baselines}
+    assert all(after[name] < seconds for name, seconds in before.items())
+    late = dataclasses.replace(asked, schedule="zb-h1")
+    assert not any(stage.buckets for stage in find_plan(graph, machine, late).stages)
+
+
+@pytest.mark.parametrize("where", [("laptop", 2, 2), ("gcp_a100", 2, 2)])
+@pytest.mark.parametrize("rows", [64, 1024])
+def test_no_choice_of_a_stage_ends_before_its_bound(where: tuple[str, int, int], rows: int):
+    graph, machine = mlp(rows, (256, 512, 256, 512, 128)), cluster(*where)
+    options = PlanOptions(stages=2, micro_batches=2, baselines=False)
+    for stage in find_plan(graph, machine, options).stages:
+        model = dataclasses.replace(cost_model(machine, options), cluster=stage.cluster)
+        again = Recomputation(stage.graph, (), stage.in_flight)
+        tables = build_tables(stage.graph, model, stage.micro_batches, again=again)
+        assert tables is not None
+        paths = PathTable(stage.mesh, model.comm.price, model.comm.collectives)
+        every = list(itertools.product(*map(range, tables.problem.sizes())))
+        rng, best_s = np.random.default_rng(0), math.inf
+        for number in rng.permutation(len(every))[:300]:
+            choice = np.array(every[number])
+            cost, memory = tables.problem.evaluate(choice)
+            if math.isfinite(cost):
+                result = SearchResult(choice, cost, memory, 1, "any")
+                best_s = min(best_s, Candidate(tables, result, paths).step_s)
+        bound = stage.search.lower_bound_s
+        assert bound is not None and bound <= best_s * (1 + 1e-6)
+        assert stage_figures(stage).cost.iteration_s <= best_s * 1.01

@@ -41,6 +41,14 @@ PLANS = {
     ),
 }
 
+_STAGED = find_plan(
+    residual(4, 4096, 512),
+    cluster("gcp_a100", 2, 4),
+    PlanOptions(stages=2, micro_batches=4, memory_limit_bytes=60e6),
+)
+STAGES = {"first stage": _STAGED.stages[0], "last stage": _STAGED.stages[1]}
+EVERY = {**{name: plan.stage for name, plan in PLANS.items()}, **STAGES}
+
 
 def bucketed(stage: StagePlan) -> StagePlan:
     return dataclasses.replace(stage, buckets=best_buckets(stage_figures(stage).maker))
@@ -103,9 +111,9 @@ def test_what_slows_each_other_down_hides_less_and_costs_nothing_where_nothing_o
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", EVERY)
 def test_the_end_is_known_without_the_tasks(name: str, count: int):
-    maker = stage_figures(PLANS[name].stage).maker
+    maker = stage_figures(EVERY[name]).maker
     best = best_buckets(maker)
     order = [n for bucket in best for n in bucket]
     for buckets in (
@@ -118,6 +126,32 @@ def test_the_end_is_known_without_the_tasks(name: str, count: int):
         assert maker.end_s(buckets, count) == pytest.approx(
             maker.step(buckets, count).end_s, rel=1e-9
         )
+
+
+def test_stages_that_give_gradients_back_exchange_their_own_after_the_last_pass():
+    first, last = STAGES.values()
+    assert not first.graph.gives_back and last.graph.gives_back
+    assert stage_figures(first).cost.hidden_s > 0
+    step = stage_figures(last).whole
+    once = [n for n, task in enumerate(step.tasks) if len(task.members) and not _is_often(last, n)]
+    starts, ends = step.times
+    assert once and starts[once[0]] == max(ends[: once[0]])
+    assert once == list(range(once[0], len(step.tasks)))  # and one after the other
+    assert max(ends) == pytest.approx(sum(ends[n] - starts[n] for n in once) + starts[once[0]])
+
+
+def _is_often(stage: StagePlan, number: int) -> bool:
+    return stage.exchanges[stage_figures(stage).whole.tasks[number].members[0]].is_often
+
+
+@pytest.mark.parametrize("name", [*STAGES, "split storage"])
+def test_the_price_of_a_stage_is_that_of_its_step(name: str):
+    stage = bucketed(EVERY[name])
+    known = stage_figures(stage)
+    price, count = known.price, stage.micro_batches
+    passes_s = count * (price.forward_s + price.backward_s)
+    assert passes_s + price.once_s == pytest.approx(known.cost.iteration_s, rel=1e-9)
+    assert 0 <= price.hidden_s <= known.cost.hidden_s
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -16,15 +16,15 @@ from autoddl.plans.schedule.timeline import save_picture, save_trace
 def timeline():
     schedule = make_schedule("eager-1f1b", 3, 5, delay=0)
     costs = Costs.uniform(3, schedule.flows, transfer_s=0.5)
-    once = (0, "gradients", 4.0), (0, "shared", 1.0), (1, "gradients", 0.0), (2, "gradients", 1.0)
-    return simulate(schedule, costs).then(once)
+    own = (0, "gradients", 4.0, 0.5), (1, "gradients", 0.0, 0.0), (2, "gradients", 1.0, 0.0)
+    return simulate(schedule, costs).then((own[0], (0, "shared", 1.0, 0.0), *own[1:]))
 
 
-def test_a_stage_exchanges_after_its_last_pass(timeline):
+def test_a_stage_exchanges_after_its_last_pass_and_beside_it(timeline):
     ends = [max(s.end_s for s in timeline.spans if s.stage == i) for i in range(3)]
     told = [(e.stage, e.what, e.start_s, e.end_s) for e in timeline.exchanges]
     assert told == [
-        (0, "gradients", ends[0], ends[0] + 4),
+        (0, "gradients", ends[0] - 0.5, ends[0] + 4),
         (0, "shared", ends[0] + 4, ends[0] + 5),
         (2, "gradients", ends[2], ends[2] + 1),
     ]
