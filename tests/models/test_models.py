@@ -86,7 +86,9 @@ def test_small_models_train(entry):
     ]
     if entry is shipped.dlrm_small:
         batch[-1] = flow.tensor([0.0, 1.0] * 4)
-    optimizer = flow.optim.Adam(model.parameters(), lr=1e-2)
+    # at 1e-2 the loss of VGG jumps to 13.8 first, and on one processor ended at 0.81 of the first
+    rate = 1e-3 if entry is shipped.vgg13_small else 1e-2
+    optimizer = flow.optim.Adam(model.parameters(), lr=rate)
     losses = []
     for _ in range(12):
         value = loss(model(*batch[:-1]), batch[-1])
