@@ -167,9 +167,9 @@ def _on_partition(
 
 
 def _overlaps(options: PlanOptions) -> bool:
-    """Whether gradients travel in buckets; the weights' half of a pass has no schedule of its own,
+    """Whether gradients travel in buckets: not where the weights' half of a pass comes later.
 
-    so where it comes later it is not known what would run beside it.
+    That half has no schedule of its own, so it is not known what would run beside it.
     """
     return options.overlap and options.delay is None and options.schedule != "zb-h1"
 
