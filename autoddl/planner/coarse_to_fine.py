@@ -21,6 +21,7 @@ the optimum.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -112,6 +113,12 @@ class ClassBounds:
     def free_s(self) -> float:
         """No plan costs less, whatever its memory."""
         return score_bound(self.problem, self.free, 0.0)
+
+    @cached_property
+    def least_bytes(self) -> float:
+        """No plan holds less, whatever it costs."""
+        found = _solved(self.problem, math.inf)
+        return self.problem.evaluate(found.choice)[1] * (1 - ROUNDING) - found.short
 
     @property
     def size(self) -> int:

@@ -93,7 +93,9 @@ class FittedSearch:
         if tables is None:
             return None
         first = self.search(tables.problem, beat_s)
-        return None if first is None else self.within_limit(tables, first, not self.is_rough)
+        if first is None or first.lower_bound >= beat_s:
+            return None
+        return self.within_limit(tables, first, not self.is_rough)
 
     def approached(self, parts: int, blocks: Blocks, near: float) -> Searched | None:
         """A good choice and a bound, soon: by prices of memory alone, with no search for the rest.
@@ -125,7 +127,7 @@ class FittedSearch:
             return None
         tables = builder.among(few(builder), builder.prices).build()
         first = self.search(tables.problem, beat_s)
-        if first is None:
+        if first is None or first.lower_bound >= beat_s:
             return None
         first = dataclasses.replace(first, lower_bound=builder.computation_s)
         return self.within_limit(tables, first, is_thorough=False)
@@ -164,6 +166,8 @@ class FittedSearch:
         def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
             problem = dataclasses.replace(tables.problem, memory_limit=limit)
             found = _repaired(problem, result, self.enough(first.lower_bound))
+            if found is None and limit < bounds.least_bytes:
+                return None
             found = found or self.search(problem, math.inf, first.lower_bound)
             if found is not None and (self.is_rough or found.cost <= first.cost * (1 + _REPAIR)):
                 return tables, found
@@ -277,6 +281,8 @@ class FittedSearch:
                 continue
             bound = result.lower_bound if every else min(result.lower_bound, ceiling)
             bound = max(bound, bounds.bound)
+            if bound >= beat_s:
+                return None
             wanted = result.cost / (1 + self.budget.gap)
             is_good = result.cost <= self.enough(bound)
             most_s = min(wanted, result.lower_bound * (1 + ROUNDING), beat_s)

@@ -89,9 +89,8 @@ def prove(problem: Problem, run: Progress) -> str:
         free = problem.free
     name = "messages" if view.leaves_variables else "elimination"
     run.raise_bound(score_bound(problem, free, 0.0))
-    if run.bound >= problem.cost_limit:
-        return name
-    if run.offer(free[0]) and (free[1] == 0.0 or run.is_good(gap)):
+    is_best = run.offer(free[0]) and (free[1] == 0.0 or run.is_good(gap))
+    if is_best or run.bound >= problem.cost_limit:
         return name
     best = Dual(0.0, run.bound)
     for near in (_NEAR, 0.0):

@@ -9,6 +9,7 @@ from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
 from autoddl.planner.asked import micro_graph
 from autoddl.planner.coarse_to_fine import class_bounds
+from autoddl.planner.fit_in_memory import FittedSearch
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.tables.group_table import WHOLE_SPACE
@@ -72,6 +73,12 @@ def test_bounds_and_what_they_leave_within_limits(name, shares):
 def test_what_fits_nowhere_has_no_finite_bound():
     where = cluster("gcp_a100", 8, 4)
     assert bounded("wide", where, 1.0)[0].bound == np.inf
+
+
+def test_least_bytes_are_the_limit_below_which_nothing_fits():
+    free, _ = bounded("wide", cluster("gcp_a100", 2, 2), 1e15)
+    assert free.within(0.999 * free.least_bytes).bound == np.inf
+    assert free.within(1.001 * free.least_bytes).bound < np.inf
 
 
 def test_a_limit_that_does_not_bind_costs_nothing():
@@ -146,6 +153,16 @@ def test_every_algorithm_that_proves_finds_the_optimum_of_all_strategies(
         assert figures(plan).cost.iteration_s == pytest.approx(least, rel=3e-6)
         assert plan.stage.search.lower_bound_s == pytest.approx(least, rel=3e-6)
         assert any(layer.alternative for layer in plan.layers)
+
+
+def test_where_the_bound_is_loose_a_choice_tells_how_loose_at_most(monkeypatch):
+    """Two rounds: the slack was raised fourfold until it was enough, in three."""
+    rounds = []
+    search = FittedSearch.search
+    monkeypatch.setattr(FittedSearch, "search", lambda *own: rounds.append(own) or search(*own))
+    options = PlanOptions(micro_batches=1, baselines=False, overlap=False)
+    find_plan(mlp(64, (256, 512, 512, 256)), cluster("laptop", 4, 4), options)
+    assert len(rounds) == 2
 
 
 def test_a_heuristic_searches_among_the_same_strategies_and_has_their_bound():

@@ -12,6 +12,8 @@ from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
 from autoddl.planner import fit_in_memory
 from autoddl.planner.fit_in_memory import FittedSearch
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
 from autoddl.planner.realize import Candidate
 from autoddl.planner.tables.group_table import WHOLE_SPACE
 from autoddl.planner.tables.groups import make_groups
@@ -126,3 +128,17 @@ def test_the_same_plan_in_tables_of_other_strategies_is_known():
         dataclasses.replace(found, tables=dataclasses.replace(rest, micro_batches=2)),
     ]
     assert all("excess_bytes" not in vars(other.knowing(known)) for other in others)
+
+
+def test_a_limit_below_what_any_plan_holds_is_not_searched(monkeypatch):
+    """Two of M6-MoE-1T's micro-batches do not fit 480 devices: a fifth of its planning."""
+    searches = []
+    search = FittedSearch.search
+    monkeypatch.setattr(FittedSearch, "search", lambda *own: searches.append(own) or search(*own))
+    too_large = property(lambda self: 0.999 * self.result.memory)
+    monkeypatch.setattr(Candidate, "excess_bytes", too_large)
+    monkeypatch.setattr(fit_in_memory, "_QUICK", 0)
+    options = PlanOptions(micro_batches=1, baselines=False, overlap=False)
+    with pytest.raises(ValueError, match="memory"):
+        find_plan(mlp(32, (512, 2048, 96)), cluster("gcp_a100", 2, 2), options)
+    assert len(searches) == 1
