@@ -98,7 +98,9 @@ def matrix():
                 key = (model, mesh, optimizer)
                 name = f"{model}-{mesh[0]}x{mesh[1]}-{optimizer}"
                 if key in REPRESENTATIVE:
-                    yield pytest.param(*key, (*schemes[:2], "hinted"), id=name)
+                    yield pytest.param(*key, schemes[:2], id=name)
+                    hinted = "data_parallel", "hinted"
+                    yield pytest.param(*key, hinted, marks=pytest.mark.full, id=f"{name}-hinted")
                 yield pytest.param(*key, schemes, marks=pytest.mark.full, id=f"{name}-all")
 
 

@@ -112,16 +112,20 @@ def test_the_chosen_shares_are_never_slower_than_even_or_proportional_ones(link,
 
 
 @pytest.mark.parametrize(
-    "link", [0.3, *(pytest.param(link, marks=pytest.mark.full) for link in (0.03, 3.0))]
+    ("link", "overlap"),
+    [
+        (0.3, False),
+        *(pytest.param(link, True, marks=pytest.mark.full) for link in (0.03, 0.3, 3.0)),
+    ],
 )
-def test_chosen_shares_against_all(link):
+def test_chosen_shares_against_all(link, overlap):
     """Of all shares of 32 units, on links of several speeds."""
-    where = unlike(factor=2.0, link=link)
+    where, options = unlike(factor=2.0, link=link), PlanOptions(baselines=False, overlap=overlap)
     every = [
-        find_plan(WIDE, where, PlanOptions(shares=f"{n}:{32 - n}", baselines=False))
+        find_plan(WIDE, where, dataclasses.replace(options, shares=f"{n}:{32 - n}"))
         for n in range(1, 32)
     ]
-    chosen = find_plan(WIDE, where, PlanOptions(baselines=False))
+    chosen = find_plan(WIDE, where, options)
     assert seconds(chosen) <= 1.01 * min(map(seconds, every))
 
 
@@ -144,14 +148,14 @@ def with_memory(least_bytes, times):
 
 
 @pytest.mark.parametrize(
-    ("limits_mb", "larger"),
+    ("limits_mb", "larger", "overlap"),
     [
-        ((400, 150, 100), (1, 1.5, 4)),
-        pytest.param((400, 240, 200, 150, 120, 100), (1, 1.5, 2, 4), marks=pytest.mark.full),
+        ((400, 150, 100), (1, 1.5, 4), False),
+        pytest.param((400, 240, 200, 150, 120, 100), (1, 1.5, 2, 4), True, marks=pytest.mark.full),
     ],
     ids=["few", "many"],
 )
-def test_each_kind_of_devices_keeps_to_its_own_memory(limits_mb, larger):
+def test_each_kind_of_devices_keeps_to_its_own_memory(limits_mb, larger, overlap):
     """Limits lowered step by step, the larger devices with up to 4 times the memory."""
     found: list[float] = []
     for least_mb in limits_mb:
@@ -159,7 +163,7 @@ def test_each_kind_of_devices_keeps_to_its_own_memory(limits_mb, larger):
         for times in larger:
             where = with_memory(least_mb * 1e6, times)
             try:
-                plan = find_plan(WIDE, where, PlanOptions(baselines=False))
+                plan = find_plan(WIDE, where, PlanOptions(baselines=False, overlap=overlap))
             except ValueError as error:
                 assert "no plan fits the memory limit" in str(error)
                 found.append(math.inf)
@@ -285,7 +289,7 @@ def tiny_cases(seed, count):
         yield graph, unlike(*hosts, factor=rng.choice((1.3, 1.8, 2.5, 4.0)), link=link)
 
 
-def above_the_best(graph, where, units=16):
+def above_the_best(graph, where, units=16, **options):
     """By how much the chosen plan is slower than the best at any shares of so many units."""
     runs = len(where.runs)
     every = [
@@ -293,15 +297,16 @@ def above_the_best(graph, where, units=16):
         for shares in itertools.product(range(1, units), repeat=runs)
         if sum(shares) == units and len(set(shares[1:])) == 1  # slow hosts get as much
     ]
+    options = PlanOptions(baselines=False, **options)
     best = min(
-        seconds(find_plan(graph, where, PlanOptions(shares=":".join(map(str, s)), baselines=False)))
+        seconds(find_plan(graph, where, dataclasses.replace(options, shares=":".join(map(str, s)))))
         for s in every
     )
-    return seconds(find_plan(graph, where, PlanOptions(baselines=False))) / best - 1
+    return seconds(find_plan(graph, where, options)) / best - 1
 
 
 def test_strategies_and_shares_together():
-    assert all(above_the_best(*case) <= 0.01 for case in tiny_cases(5, 2))
+    assert all(above_the_best(*case, overlap=False) <= 0.01 for case in tiny_cases(5, 2))
 
 
 @pytest.mark.full

@@ -88,13 +88,8 @@ def test_an_interrupted_calibration_goes_on_where_it_stopped(tmp_path):
     assert cluster.calibration.samples == 10 * 6
     assert cluster.device.flops_per_s == Cluster.load(LAPTOP).device.flops_per_s
 
-    written = (tmp_path / "two.json").read_bytes()
-    refit = start(calibration(tmp_path, "--refit"))
-    assert "R2" in refit.communicate(timeout=60)[0] and refit.returncode == 0
-    assert (tmp_path / "two.json").read_bytes() == written
 
-
-@pytest.mark.parametrize("text", ["{", '{"version": 1}'])
+@pytest.mark.parametrize("text", ["{", pytest.param('{"version": 1}', marks=pytest.mark.full)])
 def test_a_corrupt_record_stops_it_before_any_process_starts(tmp_path, text):
     (tmp_path / "two.measurements.json").write_text(text)
     done = start(calibration(tmp_path))

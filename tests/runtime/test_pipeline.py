@@ -72,7 +72,7 @@ def test_emulated_passes_take_their_time(launch):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("raises", "failed and ends the job: TypeError"),
+        pytest.param("raises", "failed and ends the job: TypeError", marks=pytest.mark.full),
         ("killed", "rank 1 of 2 .*was killed by SIGKILL .*and ends the job"),
     ],
 )

@@ -57,11 +57,12 @@ SEVERAL = {"stages": 2, "micro_batches": 4}
     "cases",
     [
         [
-            {"model": "ignoring words", "seed": 0, "micro_batches": 2, "short": 5, "debug": True},
+            {"model": "ignoring words", "seed": 0, "micro_batches": 2, "short": 5},
             {"model": "masked", **SEVERAL, "short": 3, "clip": 0.3},
         ],
         pytest.param(
             [
+                {"model": "ignoring words", "seed": 0, "debug": True, "short": 5},
                 {"model": "by name", "seed": 1, "short": 1},
                 {"model": "by name", "stages": 2, "micro_batches": 2, "short": 5},
                 # sums that are computed in several stages, which then take whole batches only

@@ -18,17 +18,21 @@ def train(launch, nproc, *cases, timeout=280):
 
 
 @pytest.mark.parametrize(
-    "model",
-    ["transformer", *(pytest.param(m, marks=pytest.mark.full) for m in ("convnet", "towers"))],
+    ("model", "seeds"),
+    [
+        ("transformer", (0,)),
+        pytest.param("transformer", (1,), marks=pytest.mark.full),
+        *(pytest.param(m, (0, 1), marks=pytest.mark.full) for m in ("convnet", "towers")),
+    ],
 )
-def test_debug_mode_and_random_plans_on_2x2(launch, model):
-    train(launch, 4, *({"model": model, "seed": seed, "debug": True} for seed in (0, 1)))
+def test_debug_mode_and_random_plans_on_2x2(launch, model, seeds):
+    train(launch, 4, *({"model": model, "seed": seed, "debug": True} for seed in seeds))
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_micro_batches_and_own_rows(launch, seed):
     case = {"model": "transformer", "micro_batches": 2, "own_rows": True, "optimizer": "adam"}
-    train(launch, 4, {**case, "seed": seed, "debug": seed == 0})
+    train(launch, 4, {**case, "seed": seed, "debug": seed == 1})
 
 
 @pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.full)])
@@ -72,9 +76,10 @@ def test_more_models_with_micro_batches_in_flight(launch, model):
     train(launch, 4, *cases)
 
 
-def test_three_processes(launch):
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.full)])
+def test_three_processes(launch, seed):
     three = {"model": "perceptron", "nodes": 1, "gpus": 3, "rows": 9}
-    train(launch, 3, *({**three, "seed": seed} for seed in (0, 1)))
+    train(launch, 3, {**three, "seed": seed})
 
 
 @pytest.mark.full
@@ -86,7 +91,7 @@ def test_ten_steps(launch, model, nodes, gpus, optimizer):
     train(launch, nodes * gpus, *({"model": model, "seed": seed, **options} for seed in (2, 3, 4)))
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(200, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [2, pytest.param(200, marks=pytest.mark.full)])
 def test_random_assignments_of_three_layers(launch, count):
     """Every third one takes all signatures alike, also those that share no work."""
     step = {"optimizer": "whole gradient", "steps": 1}
@@ -114,7 +119,7 @@ def test_masks_and_moving_statistics_of_blocks_that_run_again(launch, optimizer)
     train(launch, 4, *({**case, **same} for case in cases), timeout=500)
 
 
-@pytest.mark.parametrize("count", [5, pytest.param(60, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [3, pytest.param(60, marks=pytest.mark.full)])
 @pytest.mark.timeout(1500)
 def test_models_that_nobody_wrote(launch, count):
     """By the plan that is found and by a random one."""
@@ -128,7 +133,7 @@ def test_models_that_nobody_wrote(launch, count):
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(100, 103), pytest.param(range(200), marks=pytest.mark.full)]
+    "seeds", [range(100, 101), pytest.param(range(200), marks=pytest.mark.full)]
 )
 @pytest.mark.timeout(1500)
 @pytest.mark.filterwarnings("ignore::autoddl.runtime.traced.OpaqueWarning")

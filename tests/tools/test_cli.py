@@ -121,7 +121,8 @@ def test_a_module_and_its_saved_graph_give_the_same_plan(graph, plan, tmp_path):
 
 def test_options_reach_the_planner(graph):
     def figures(*words: str) -> dict:
-        result = autoddl("plan", graph, "--cluster", LAPTOP, "--json", *words)
+        same = "--cluster", LAPTOP, "--json", "--no-baselines", "--no-overlap"
+        result = autoddl("plan", graph, *same, *words)
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 
@@ -132,21 +133,16 @@ def test_options_reach_the_planner(graph):
     assert figures("--optimizer", "sgd")["memory_bytes"] < figures()["memory_bytes"]
     assert figures("--memory-limit-gb", "0.5")["memory_limit_bytes"] == 5e8
     assert figures("--memory-limit-gb", "inf")["memory_limit_bytes"] is None
-    random = "--search", "random", "--no-baselines", "--no-overlap"
-    assert figures(*random)["search"]["algorithm"] == "random"
-    few = figures(
-        "--search", "metropolis_hastings", "--budget-evaluations", "50", "--no-baselines"
-    )["search"]
+    assert figures("--search", "random")["search"]["algorithm"] == "random"
+    few = figures("--search", "metropolis_hastings", "--budget-evaluations", "50")["search"]
     assert few["end"] == "budget" and few["evaluations"] <= 50
-    soon = figures("--search", "random", "--budget-seconds", "0.05", "--no-baselines")["search"]
+    soon = figures("--search", "random", "--budget-seconds", "0.05")["search"]
     assert soon["end"] == "budget"
-    tight = ("--memory-limit-gb", "0.004", "--no-baselines", "--no-overlap")
+    tight = ("--memory-limit-gb", "0.004")
     exact, rough = (figures(*tight, "--gap", gap)["search"]["gap"] for gap in ("0", "20%"))
     assert exact < rough <= 0.2
-    plain = figures(
-        "--gpus-per-node", "4", "--search", "random", "--comm-rule", "plain", "--no-baselines"
-    )
-    shared = figures("--gpus-per-node", "4", "--search", "random", "--no-baselines")
+    plain = figures("--gpus-per-node", "4", "--search", "random", "--comm-rule", "plain")
+    shared = figures("--gpus-per-node", "4", "--search", "random")
     assert plain["cost"]["communication_s"] != shared["cost"]["communication_s"]
 
 

@@ -9,7 +9,7 @@ import pytest
         pytest.param(2, 2, "8,4,4", 1, marks=pytest.mark.full),  # even
         (2, 2, "5,7,3", 2),  # uneven, also nested: 2, 1, 1, 1 over (S0, S0)
         pytest.param(1, 3, "3,7", 1, marks=pytest.mark.full),
-        (2, 4, "8,16", 7),
+        pytest.param(2, 4, "8,16", 7, marks=pytest.mark.full),
     ],
 )
 def test_every_step_keeps_the_tensor(launch, nodes, gpus, shape, every):

@@ -77,6 +77,7 @@ SLOW = ("sleep", "late")
 # (`workers/disagree.py`), an end without a word and an error (test_guard.py), a stop
 # (test_strangers.py)
 SEEN = ("alone", "shape", "vanish", "raise", "stop")
+ALIKE = ("exchange", "exit")  # end as "step" and "leave" do
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ SEEN = ("alone", "shape", "vanish", "raise", "stop")
                 under_our_launcher,
                 mode,
                 message,
-                marks=pytest.mark.full if mode in SLOW + SEEN else (),
+                marks=pytest.mark.full if mode in SLOW + SEEN + ALIKE else (),
             )
             for mode, message in OURS
         ),

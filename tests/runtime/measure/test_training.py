@@ -5,7 +5,10 @@ import pytest
 from autoddl.runtime.measure.training import Compared
 
 
-@pytest.mark.parametrize(("stages", "chunks"), [(1, 1), (2, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("stages", "chunks"),
+    [*(pytest.param(*one, marks=pytest.mark.full) for one in ((1, 1), (2, 1))), (2, 2)],
+)
 def test_what_is_slow_is_named_once(launch, stages, chunks):
     """A kernel sleeps, which the step and its parts show. What was communicated is timed again."""
     pytest.importorskip("oneflow", reason="needs OneFlow")

@@ -18,7 +18,7 @@ from autoddl.sbp.placement import NdSbp
 from tests.framework import flow, new_backend
 
 SPEC = TensorSpec((512, 1024, 2))
-REPEATS = 5
+REPEATS = 3
 STEPS = [
     ("all_gather[0,1] S0->B", "(S0, S0)"),
     ("all_gather[0,1] S1->B", "(S1, S1)"),
