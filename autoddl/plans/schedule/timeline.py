@@ -77,8 +77,8 @@ def save_picture(timeline: Timeline, path: str | Path, title: str = "") -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError(
-            "a timeline picture needs matplotlib; install autoddl with its extra 'plots', "
-            "or save a trace instead"
+            "a timeline picture needs matplotlib (pip install matplotlib); "
+            "a trace (--trace) needs none"
         ) from error
     schedule = timeline.schedule
     figure = Figure(figsize=(10, 1.7 + 0.7 * schedule.stages))

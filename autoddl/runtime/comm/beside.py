@@ -20,16 +20,20 @@ def later(thread: Beside | None, run: Callable[[], T]) -> Callable[[], T]:
 
     Without one it is on its way already when `run` has asked for it.
     """
-    if thread is not None:
+    if thread is not None and not thread.at_once:
         return thread.later(run)
     result = run()
     return lambda: result
 
 
 class Beside:
-    """begin: called once in the thread, before all else"""
+    """begin: called once in the thread, before all else
+
+    Set `at_once` to have all run in the caller's own thread, with nothing beside it.
+    """
 
     def __init__(self, begin: Callable[[], object]) -> None:
+        self.at_once = False
         self._begin = begin
         self._thread = 0
         self._pool = ThreadPoolExecutor(1, "communication", self._enter)

@@ -253,7 +253,7 @@ class Groups:
         return self._groups[key]
 
     def logged(self, traffic: Traffic, run: Callable[[], T]) -> Callable[[], T]:
-        """`run`, put down when its turn comes: then all ranks have the same order.
+        """`run` with nothing beside it, put down when its turn comes: in one order on all ranks.
 
         They are asked for by two threads where some communicate beside computation.
         """
@@ -262,6 +262,8 @@ class Groups:
         def noted() -> T:
             assert log is not None
             log.append(traffic)
-            return run()
+            result = run()
+            self.backend.wait()
+            return result
 
         return noted if thread is None else lambda: thread.in_order(noted)

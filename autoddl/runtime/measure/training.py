@@ -2,7 +2,8 @@
 
 Of a trainer's first `LAST` steps some are left out as warm-up. The others are timed until all that
 they have asked for is done. Some of them are taken apart: the stage's own work is timed piece by
-piece (`work`), and its collectives are written down. When these steps are over, the same
+piece (`work`), in which nothing communicates beside computation, and its collectives are written
+down. When these steps are over, the same
 collectives run again, on zeros and one right after the other, as `autoddl calibrate` times them,
 those inside a host and those between hosts apart; so do the transfers between stages. Then
 
@@ -131,13 +132,19 @@ class StepWatch:
         if self._count not in APART:
             return call()
         self._backend.wait()
-        self._groups.log = self._log
+        self._nothing_beside(self._log)
         started = time.perf_counter()
         result = call()
         self._backend.wait()
-        self._groups.log = None
+        self._nothing_beside(None)
         self._busy_s[-1] += time.perf_counter() - started
         return result
+
+    def _nothing_beside(self, log: list[Traffic] | None) -> None:
+        """Else what is hidden would count as computation that took less."""
+        self._groups.log = log
+        if self._backend.thread is not None:
+            self._backend.thread.at_once = log is not None
 
     def end(self) -> None:
         """The step has been asked for."""

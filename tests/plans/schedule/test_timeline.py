@@ -64,6 +64,6 @@ def test_without_matplotlib(timeline, tmp_path, monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ValueError, match="extra 'plots'"):
+    with pytest.raises(ValueError, match="pip install matplotlib"):
         save_picture(timeline, tmp_path / "a.png")
     assert not list(tmp_path.iterdir())

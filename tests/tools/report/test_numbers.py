@@ -3,11 +3,14 @@
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from autoddl.cost.account import Cost, total
+from autoddl.cost.exchange import exchanges
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.plans.bounds import product_bytes
 from autoddl.plans.figures import figures
@@ -24,7 +27,9 @@ from autoddl.sbp.placement import NdSbp
 from autoddl.sbp.redistribute import path_cost
 from autoddl.tools.report.browser import ask, find_browser
 from autoddl.tools.report.page import page
-from tests.plans.example import BOTH
+from tests.clusters import cluster
+from tests.graphs import mlp
+from tests.plans.example import BOTH, PLAN
 
 pytestmark = pytest.mark.skipif(
     find_browser() is None, reason="looks at the page in Chromium, which is not on PATH"
@@ -140,27 +145,32 @@ def of_stage(found: Numbers, stage: StagePlan, rows: list[list[str]]) -> None:
     for names in rows:
         if set(names) <= by_name.keys():
             found.cost(total(known.layer_cost(by_name[name]) for name in names))
-    for tensor, source, steps in paths(stage):
-        of_path(found, stage, tensor, source, steps)
+    for tensor, source, steps, together in paths(stage):
+        of_path(found, stage, tensor, source, steps, together)
 
 
-def paths(stage: StagePlan) -> Iterator[tuple[str, NdSbp, tuple[Step, ...]]]:
+def paths(stage: StagePlan) -> Iterator[tuple[str, NdSbp, tuple[Step, ...], int]]:
+    """The last number: of gradients that travel in one bucket, which share its latency."""
+    every = exchanges(stage.graph, stage.ops, stage.edges)
+    together = {every[n].key: len(bucket) for bucket in stage.buckets for n in bucket}
     for op in stage.graph.ops:
         for index, tensor in enumerate(op.inputs):
             edge, producer = stage.edges.get((op.name, index)), stage.graph.producers[tensor]
             if edge is not None:
-                yield tensor, stage.ops[producer.name].outs[0], edge.forward
+                yield tensor, stage.ops[producer.name].outs[0], edge.forward, 1
                 back = stage.ops[op.name].grad_ins[index]
                 if back is not None:
-                    yield tensor, back, edge.backward
+                    yield tensor, back, edge.backward, together.get((op.name, index), 1)
 
 
 def of_path(
-    found: Numbers, stage: StagePlan, tensor: str, nd: NdSbp, steps: tuple[Step, ...]
+    found: Numbers, stage: StagePlan, tensor: str, nd: NdSbp, steps: tuple[Step, ...], together: int
 ) -> None:
     spec, model = stage.graph.tensors[tensor].spec, stage_figures(stage).model
     for step, before, after in path_bytes(spec, steps, nd, stage.mesh):
-        found.seconds(path_cost(spec, nd, (step,), stage.mesh, model.comm.price))
+        alone_s = path_cost(spec, nd, (step,), stage.mesh, model.comm.price)
+        latency_s, _ = model.comm.price(step.way, step.axes)
+        found.seconds(alone_s - latency_s + latency_s / together)
         found.bytes(work_of(step, stage.mesh).device * max(before, after))
         nd = step.apply(nd)
 
@@ -175,8 +185,18 @@ def of_machine(found: Numbers, plan: Plan) -> None:
         found.texts |= set(read(source))
 
 
-@pytest.mark.parametrize("plan", BOTH.values(), ids=BOTH)
-def test_every_number_is_one_of_the_plan(plan: Plan):
+def in_stages() -> Plan:
+    """Gradients share a bucket in both stages, and some of them travel beside computation."""
+    layers = mlp(512, (64, 256, 128, 256, 64))
+    return find_plan(layers, cluster("laptop", 2, 2), PlanOptions(stages=2, micro_batches=2))
+
+
+@pytest.mark.parametrize("make", [lambda: PLAN, in_stages], ids=["one mesh", "stages"])
+def test_every_number_is_one_of_the_plan(make: Callable[[], Plan]):
+    plan = make()
+    shared = [max(map(len, stage.buckets), default=0) for stage in plan.stages]
+    hidden = [stage_figures(stage).cost.hidden_s for stage in plan.stages]
+    assert make is not in_stages or (min(shared) > 1 and hidden[0] > 0)
     told = ask(page(plan), READ)
     assert sum(map(len, told["rows"])) == len(plan.layers)
     known, seen = numbers(plan, told["rows"]), list[str]()
