@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -146,6 +147,19 @@ def need_oneflow(call: str) -> None:
             f"{call} needs OneFlow, which cannot be imported here ({error}). Planning saved graphs "
             "works without it; 'autoddl doctor' says how to install it"
         ) from error
+    let_python_interrupt()
+
+
+def let_python_interrupt() -> None:
+    """Python's handler of Ctrl-C again, whichever it is.
+
+    OneFlow's import puts its own in that place, of which Python does not know. It ends the process
+    at once, and with it the search that has a plan to give.
+    """
+    known = signal.getsignal(signal.SIGINT)
+    if known is not None:
+        with contextlib.suppress(ValueError):  # only the main thread may
+            signal.signal(signal.SIGINT, known)
 
 
 @contextlib.contextmanager
@@ -176,3 +190,4 @@ def _without_no_news() -> Iterator[None]:
             sys.stderr.flush()
             os.dup2(kept, 2)
             os.close(kept)
+            let_python_interrupt()

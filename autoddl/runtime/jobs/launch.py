@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from ..framework import let_python_interrupt
 from .guard import watched
 from .output import ENDS_THE_JOB, Output, how_each_ended
 
@@ -342,9 +343,7 @@ def _signals_raise() -> Iterator[None]:
         raise _Terminated
 
     previous = signal.signal(signal.SIGTERM, raise_terminated)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # OneFlow, once imported, has one of its own in its place, which ends the process at once
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    let_python_interrupt()
     try:
         yield
     finally:

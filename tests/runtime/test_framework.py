@@ -1,0 +1,24 @@
+"""What a framework's import leaves as it was."""
+
+import subprocess
+import sys
+
+# OneFlow stands for itself: a module whose import takes Ctrl-C away, in C, as the real one does
+TEXT = """
+import ctypes, os, signal, sys, types
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.modules["oneflow"] = types.ModuleType("oneflow")
+from autoddl.runtime.framework import need_oneflow
+ctypes.CDLL(None).signal(int(signal.SIGINT), None)
+need_oneflow("a search")
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    print("the best plan so far")
+"""
+
+
+def test_ctrl_c_is_pythons_again_once_oneflow_is_imported():
+    """OneFlow's own handler had ended `autoddl plan MODEL` with status 255 and no plan."""
+    done = subprocess.run([sys.executable, "-c", TEXT], capture_output=True, text=True)
+    assert done.stdout == "the best plan so far\n", done
