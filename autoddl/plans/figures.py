@@ -160,17 +160,16 @@ class StageLinks:
         return {name: tuple(stages) for name, stages in found.items() if len(stages) > 1}
 
     @cached_property
-    def exchange_s(self) -> list[float]:
-        """Seconds that each part spends on the gradients of shared parameters."""
-        seconds = [0.0] * len(self.stages)
-        for name, stages in self.shared_params.items():
-            cluster = self.cluster.between(self.stages[n].place for n in stages)
+    def shared_s(self) -> tuple[dict[int, float], ...]:
+        """Of each shared parameter: part -> seconds that it spends on its gradient."""
+        found: list[dict[int, float]] = []
+        for name, parts in self.shared_params.items():
+            cluster = self.cluster.between(self.stages[n].place for n in parts)
             link = cluster.inter if cluster.nodes > 1 else cluster.intra
             n_bytes = self.graph.tensors[name].spec.bytes
-            for n in stages:
-                width = max(self.stages[n].place.nodes, 1)
-                seconds[n] += 2 * link.transfer_seconds(n_bytes / width)
-        return seconds
+            width = {n: max(self.stages[n].place.nodes, 1) for n in parts}
+            found.append({n: 2 * link.transfer_seconds(n_bytes / width[n]) for n in parts})
+        return tuple(found)
 
 
 def figures(plan: Plan) -> PlanFigures:
@@ -253,14 +252,11 @@ class PlanFigures:
         if len(self.plan.stages) == 1 and (self.plan.stage.buckets or self.plan.stage.turns):
             return _of_step(self.schedule, stage_figures(self.plan.stage).whole)
         once = [
-            (part, what, after_s, beside_s)
+            (part, "gradients and parameters", price.once_s, price.hidden_s)
             for part, price in enumerate(self.prices)
-            for what, after_s, beside_s in (
-                ("gradients and parameters", price.once_s, price.hidden_s),
-                (SHARED, self.travel.exchange_s[part], 0.0),
-            )
         ]
-        return simulate(self.schedule, self.pass_costs).then(once)
+        passes = simulate(self.schedule, self.pass_costs)
+        return passes.then(once).together(SHARED, self.travel.shared_s)
 
     @cached_property
     def iteration_s(self) -> float:

@@ -21,7 +21,7 @@ from ...sbp.placement import NdSbp
 from ..figures import SHARED, figures
 from ..format import format_bytes, format_seconds
 from ..plan import Plan
-from ..schedule.simulate import Span
+from ..schedule.simulate import Span, Timeline
 from ..stage import PlannedLayer, StagePlan
 from ..stage_figures import stage_figures
 from .notation import placement
@@ -257,10 +257,20 @@ def _timeline(plan: Plan) -> dict[str, Any]:
         "stages": timeline.schedule.stages,
         "seconds": timeline.iteration_s,
         "text": f"{format_seconds(timeline.iteration_s)} a step: the last pass ends after "
-        f"{format_seconds(timeline.makespan_s)}; what each stage exchanges once a step follows",
+        f"{format_seconds(timeline.makespan_s)}; {_once(timeline)}",
         "ticks": [[tick, format_seconds(tick)] for tick in _ticks(timeline.iteration_s)],
         "bars": bars if len(bars) <= MOST_SPANS else None,
     }
+
+
+def _once(timeline: Timeline) -> str:
+    """When stages exchange what they exchange once a step."""
+    last = [0.0] * timeline.schedule.stages
+    for span in timeline.spans:
+        last[span.stage] = max(last[span.stage], span.end_s)
+    beside = any(own.start_s < last[own.stage] for own in timeline.exchanges)
+    when = "begins beside its last pass" if beside else "follows"
+    return f"what {'a' if beside else 'each'} stage exchanges once a step {when}"
 
 
 def _text(plan: Plan, span: Span) -> str:

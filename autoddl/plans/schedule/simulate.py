@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -279,6 +279,21 @@ class Timeline:
                 start, end = ends[stage] - before, ends[stage] + seconds
                 found.append(Exchange(stage, part, what, start, end))
                 ends[stage] = end
+        return replace(self, exchanges=tuple(found))
+
+    def together(self, what: str, each: Iterable[Mapping[int, float]]) -> Timeline:
+        """With what parts exchange with each other (part -> seconds), once all are done."""
+        ends = [0.0] * self.schedule.stages
+        for own in (*self.spans, *self.exchanges):
+            ends[own.stage] = max(ends[own.stage], own.end_s)
+        found = list(self.exchanges)
+        for seconds in each:
+            start = max(ends[self.schedule.stage_of(part)] for part in seconds)
+            for part, own_s in seconds.items():
+                stage = self.schedule.stage_of(part)
+                begin = max(start, ends[stage])
+                ends[stage] = begin + own_s
+                found.append(Exchange(stage, part, what, begin, ends[stage]))
         return replace(self, exchanges=tuple(found))
 
     @cached_property

@@ -57,6 +57,9 @@ def test_the_timeline_has_all_that_the_stages_do(schedule):
     assert busy == pytest.approx(timeline.busy_s)
     assert {bar[2] for bar in drawn["bars"]} >= {"compute", "B", "inter", "intra"}
     assert ("W" in {bar[2] for bar in drawn["bars"]}) == (schedule == "zb-h1")
+    beside = drawn["text"].endswith("a stage exchanges once a step begins beside its last pass")
+    hidden = any(stage_figures(stage).cost.hidden_s for stage in plan.stages)
+    assert beside == hidden
 
 
 def test_one_mesh_has_no_timeline_and_no_limit_is_not_drawn():

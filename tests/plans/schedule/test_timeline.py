@@ -17,18 +17,21 @@ def timeline():
     schedule = make_schedule("eager-1f1b", 3, 5, delay=0)
     costs = Costs.uniform(3, schedule.flows, transfer_s=0.5)
     own = (0, "gradients", 4.0, 0.5), (1, "gradients", 0.0, 0.0), (2, "gradients", 1.0, 0.0)
-    return simulate(schedule, costs).then((own[0], (0, "shared", 1.0, 0.0), *own[1:]))
+    return simulate(schedule, costs).then(own).together("shared", [{2: 1.0, 0: 1.0}])
 
 
-def test_a_stage_exchanges_after_its_last_pass_and_beside_it(timeline):
+def test_stages_exchange_after_their_last_passes_and_beside_them(timeline):
+    """With each other only once all have what it takes."""
     ends = [max(s.end_s for s in timeline.spans if s.stage == i) for i in range(3)]
+    assert ends[0] + 4 > ends[2] + 1
     told = [(e.stage, e.what, e.start_s, e.end_s) for e in timeline.exchanges]
     assert told == [
         (0, "gradients", ends[0] - 0.5, ends[0] + 4),
-        (0, "shared", ends[0] + 4, ends[0] + 5),
         (2, "gradients", ends[2], ends[2] + 1),
+        (2, "shared", ends[0] + 4, ends[0] + 5),
+        (0, "shared", ends[0] + 4, ends[0] + 5),
     ]
-    assert timeline.iteration_s == max(ends[0] + 5, ends[2] + 1) > timeline.makespan_s
+    assert timeline.iteration_s == ends[0] + 5 > timeline.makespan_s
 
 
 def test_trace_has_every_action_once(timeline, tmp_path):
@@ -38,7 +41,7 @@ def test_trace_has_every_action_once(timeline, tmp_path):
     assert names == {(i, "process_name") for i in range(3)}
     spans = [e for e in events if e["ph"] == "X"]
     found = {(e["pid"], e["name"]): (e["ts"], e["dur"]) for e in spans}
-    assert len(found) == len(spans) == sum(map(len, timeline.schedule.actions)) + 3
+    assert len(found) == len(spans) == sum(map(len, timeline.schedule.actions)) + 4
     last = max(ts + dur for ts, dur in found.values())
     assert last == pytest.approx(timeline.iteration_s * 1e6)
     assert {e["tid"] for e in spans if e["name"].startswith(("S", "R"))} == {1}
