@@ -39,7 +39,8 @@ class Waits(NumPy):
 
     def __init__(self, world, rank):
         super().__init__(world, rank)
-        self.thread, self.waits = Beside(lambda: None), 0
+        self.thread: Beside | None = Beside(lambda: None)
+        self.waits = 0
 
     def wait(self, x=None):
         self.waits += 1
