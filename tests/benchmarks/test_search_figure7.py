@@ -3,6 +3,7 @@
 import pytest
 
 
+@pytest.mark.full
 def test_descent_and_auto_find_what_exhaustive_search_proves():
     pytest.importorskip("oneflow", reason="traces a model")
     from benchmarks.search_figure7 import CASES, measure

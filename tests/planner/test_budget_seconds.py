@@ -27,8 +27,9 @@ MACHINE = cluster("piz_daint", 4, 1)
 PLACES = (("laptop", 2, 2), ("gcp_a100", 32, 1))  # with few axes, and with classes of strategies
 
 
-@pytest.mark.parametrize("where", PLACES, ids=lambda w: w[0])
-@pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.name)
+@pytest.mark.parametrize(
+    ("graph", "where"), list(zip(GRAPHS, PLACES, strict=True)), ids=[graph.name for graph in GRAPHS]
+)
 def test_no_time_gives_a_plan_that_fits_and_says_what_it_proves(graph, where):
     free = find_plan(graph, cluster(*where), PlanOptions(baselines=False, overlap=False))
     limit = 0.8 * figures(free).needed_bytes[0]
@@ -80,7 +81,7 @@ def test_no_time_is_spent_once_there_is_a_plan():
     assert soon < whole / 3
 
 
-@pytest.mark.parametrize("stages", [2, "auto"])
+@pytest.mark.parametrize("stages", [pytest.param(2, marks=pytest.mark.full), "auto"])
 def test_cutting_into_stages_ends_soon_once_time_is_over(stages):
     graph, counts = attention(3, 64, 8, 128, 8), []
     for seconds in (None, AT_ONCE):

@@ -175,8 +175,8 @@ def test_without_stages_it_is_a_plan_for_one_mesh():
 
 @pytest.mark.parametrize("stages", [2, "auto"])
 def test_stages(stages):
-    found = autoddl.plan(GRAPH, CLUSTER, stages=stages, schedule="gpipe", micro_batches=4)
-    options = PlanOptions(stages=stages, schedule="gpipe", micro_batches=4)
+    asked = {"stages": stages, "schedule": "gpipe", "micro_batches": 4, "overlap": False}
+    found, options = autoddl.plan(GRAPH, CLUSTER, **asked), PlanOptions(**asked)
     assert found.dumps() == find_plan(GRAPH, CLUSTER, options).dumps()
     assert Plan.loads(found.dumps()).dumps() == found.dumps()
     assert isinstance(found, Plan) or stages == "auto"

@@ -30,11 +30,19 @@ def compare(torch_jobs):
     return by
 
 
+ALL = "data_parallel", "random:1", "searched"
+
+
 @pytest.mark.parametrize(
-    "model", [*(pytest.param(m, marks=FULL) for m in ("mlp", "gpt")), "llama", "resnet"]
+    ("model", "schemes"),
+    [
+        ("llama", ALL[:2]),
+        ("resnet", (ALL[0], ALL[2])),
+        *(pytest.param(m, ALL, marks=FULL) for m in ("mlp", "gpt", "llama", "resnet")),
+    ],
 )
-def test_steps_equal_one_process(compare, model):
-    found = compare(model, "momentum", 4, 1, ("searched", "data_parallel", "random:1"))
+def test_steps_equal_one_process(compare, model, schemes):
+    found = compare(model, "momentum", 4, 1, schemes)
     assert found["data_parallel"]["split_ops"] > found["data_parallel"]["ops"] / 3
 
 

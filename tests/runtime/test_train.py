@@ -91,12 +91,12 @@ def test_ten_steps(launch, model, nodes, gpus, optimizer):
     train(launch, nodes * gpus, *({"model": model, "seed": seed, **options} for seed in (2, 3, 4)))
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(200, marks=pytest.mark.full)])
-def test_random_assignments_of_three_layers(launch, count):
+@pytest.mark.full
+def test_random_assignments_of_three_layers(launch):
     """Every third one takes all signatures alike, also those that share no work."""
     step = {"optimizer": "whole gradient", "steps": 1}
     case = {"model": "perceptron", "nodes": 2, "gpus": 4, "rows": 16, **step}
-    train(launch, 8, *({**case, "seed": n, "favour_splits": n % 3 > 0} for n in range(count)))
+    train(launch, 8, *({**case, "seed": n, "favour_splits": n % 3 > 0} for n in range(200)))
 
 
 def test_blocks_that_run_again_give_the_same_bits(launch):

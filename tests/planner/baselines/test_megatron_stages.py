@@ -136,7 +136,7 @@ def test_compare_in_stages_is_never_behind_and_counts_the_transfers(gpus, tmp_pa
     assert MEGATRON_STAGES in told and "bubble" in told
 
 
-@pytest.mark.parametrize("share", [0.6, 0.9])
+@pytest.mark.parametrize("share", [0.6, pytest.param(0.9, marks=pytest.mark.full)])
 def test_a_stage_is_as_fast_as_any_limit_makes_it(share):
     """Against a scan of limits, with blocks run again and without."""
     parts = held = 4
