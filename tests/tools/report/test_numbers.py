@@ -101,6 +101,9 @@ def numbers(plan: Plan, rows: list[list[str]]) -> set[str]:
         found.bytes(scheme.memory_bytes)
         if scheme.iteration_s:
             found.shares(1, 1 - known.iteration_s / scheme.iteration_s)
+    if plan.unhinted_s is not None:
+        found.seconds(plan.unhinted_s)
+        found.shares(plan.unhinted_s, known.iteration_s - plan.unhinted_s)
     found.bytes(*known.memory_bytes, known.received_bytes.total)
     found.bytes(sum(plan.graph.tensors[op.outputs[0]].spec.bytes for op in plan.graph.params))
     for after in (plan, *(change.plan for change in same_plan(plan) if change.plan)):
@@ -117,7 +120,8 @@ def of_stage(found: Numbers, stage: StagePlan, rows: list[list[str]]) -> None:
     known, limit = stage_figures(stage), stage.memory_limit_bytes
     cost, peak, needed = known.cost, known.memory_peak("executor"), known.required_bytes()
     found.cost(cost)
-    found.seconds(cost.hidden_s)
+    found.seconds(cost.hidden_s, cost.inter_s.gradient_sync + cost.intra_s.gradient_sync)
+    found.bytes(limit)
     parts = cost.hidden_s, *dataclasses.astuple(cost.inter_s), *dataclasses.astuple(cost.intra_s)
     found.shares(cost.iteration_s, cost.iteration_s, cost.compute_s, *parts)
     for held in (peak, known.memory_peak("graph")):
