@@ -140,3 +140,16 @@ def test_no_registry_is_named():
         text = (ROOT / name).read_text()
         assert "://" not in text, name
         assert os.fspath(ROOT) not in text, name
+
+
+def test_what_is_installed_gives_a_sign_of_life(machine):
+    """The command ends once it has seen the sign; a second takes no time here."""
+    program(machine / "bin" / "sleep", "#!/bin/sh\n")
+    (machine / "repo" / ".venv" / "lib" / "python3" / "site-packages" / "a.dist-info").mkdir(
+        parents=True
+    )
+    until = "until read line <told; do :; done; exit 7"
+    done = run(machine, "sh", "-c", f'scripts/at_work installing .venv sh -c "{until}" 2>told')
+    assert done.returncode == 7
+    told = (machine / "repo" / "told").read_text().splitlines()
+    assert told[0] == "installing: 1 s; 1 packages are there"
