@@ -24,11 +24,11 @@ from ...plans.stage import PlannedBaseline, StagePlan
 from ...search.budget import Deadline, Ended
 from ..asked import stage_counts
 from ..mesh import MeshPlan, plan_mesh, write_stage
-from ..options import INTERLEAVED, PlanOptions
+from ..options import PlanOptions
 from ..tables.groups import MicroBatches
 from .choice import MOST_STAGES, fastest_simulated, ranked_partitions
 from .stage_prices import StagePrices
-from .task import Partition, Stage
+from .task import Partition, Stage, Task
 
 MOST_LAYERS = 96  # that may be cut between: 48 and 192 gave the same plans of two GPTs
 # Repeated blocks a stage, enough to cut between them only: with 1, GPT 0.35B (24 blocks) in four
@@ -62,7 +62,9 @@ def plan_in_stages(
     counts = stage_counts(cut, options.micro_batches)
     while True:
         with before("a plan of each stage"):
-            prices, ranked = ranked_partitions(cut, model, counts, options, deadline, gives_up)
+            prices, ranked, task = ranked_partitions(
+                cut, model, counts, options, deadline, gives_up
+            )
         if gives_up and deadline.is_over:
             raise Ended
         several = [chosen for chosen in ranked if len(chosen.stages) > 1]
@@ -72,7 +74,7 @@ def plan_in_stages(
         for chosen in several[:_CANDIDATES]:
             try:
                 plan = _on_partition(prices, chosen, options, deadline, gives_up)
-                return _or_simulated(plan, chosen, prices, several, options, deadline)
+                return _or_simulated(plan, chosen, prices, several, task, options, deadline)
             except ValueError as error:
                 failed.append(error)
         counts = tuple(n for n in counts if n > several[0].micro_batches)
@@ -89,16 +91,17 @@ def _or_simulated(
     chosen: Partition,
     prices: StagePrices,
     several: Sequence[Partition],
+    task: Task | None,
     options: PlanOptions,
     deadline: Deadline,
 ) -> Plan:
     """The plan of a partition, or of that which is simulated to be faster, if it is as planned."""
-    if deadline.is_over or options.schedule == INTERLEAVED:
-        return plan
-    other = fastest_simulated(several, options.schedule, options.delay)
-    if other is chosen:
+    if deadline.is_over or task is None:
         return plan
     try:
+        other = fastest_simulated(several, task, options.delay)
+        if other is chosen:
+            return plan
         found = _on_partition(prices, other, options, deadline, gives_up=True)
     except (ValueError, Ended):  # it does not fit
         return plan

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from ...sbp.mesh import SubMesh
 from .task import (
     Array,
+    Cut,
     Partition,
     Shape,
     Stage,
@@ -283,23 +284,41 @@ class _Search:
         return _State(state.hosts, gpus, parts, group)
 
     def _partition(self, stages: list[Choice]) -> Partition:
-        hosts = [0, *itertools.accumulate(self.task.hosts)]  # the next of each group
-        gpu = 0
-        made: list[Stage] = []
-        for n, (first, last, s) in enumerate(stages):
-            nodes, gpus, group = self.shapes[s]
-            place = SubMesh(hosts[group], nodes, gpu, gpus)
-            gpu += gpus
-            if gpu == self.task.gpus:
-                hosts[group], gpu = hosts[group] + nodes, 0
-            held = self.held[len(stages) - n]
-            price = self.task.price(first, last, self.shapes[s], self.micro_batches, held)
-            assert price is not None
-            t = stages[n + 1][2] if n + 1 < len(stages) else s
-            moved = float(self.transfers[s, t, first, last])
-            made.append(Stage(first, last, place, price, moved, group))
-        seconds = iteration_s(made, self.micro_batches, self.task.overlap)
-        return Partition(tuple(made), self.micro_batches, seconds)
+        cuts = tuple((first, last, self.shapes[s]) for first, last, s in stages)
+        found = placed(self.task, cuts, self.micro_batches, self.held[len(stages) : 0 : -1])
+        assert found is not None
+        return found
+
+
+def placed(
+    task: Task, cuts: Sequence[Cut], micro_batches: int, held: Sequence[int] | None = None
+) -> Partition | None:
+    """The partition into these stages, in order; None if it cannot be, or does not fit.
+
+    held: forward passes that each holds, if that is not as its schedule has it
+    """
+    hosts = [0, *itertools.accumulate(task.hosts)]  # the next of each group
+    ends, gpu, open_part = hosts[1:], 0, (0, 0)
+    made: list[Stage] = []
+    for n, (first, last, shape) in enumerate(cuts):
+        nodes, gpus, group = shape
+        if (gpu and open_part != (gpus, group)) or hosts[group] + nodes > ends[group]:
+            return None
+        place, open_part = SubMesh(hosts[group], nodes, gpu, gpus), (gpus, group)
+        gpu += gpus
+        if gpu == task.gpus:
+            hosts[group], gpu = hosts[group] + nodes, 0
+        behind = len(cuts) - n
+        holds = held[n] if held else in_flight(task.schedule, behind, len(cuts), micro_batches)
+        price = task.price(first, last, shape, micro_batches, holds)
+        limit = task.memory_limit_bytes * task.room(shape)
+        if price is None or price.memory_bytes(holds) > limit * (1 + _ROUNDING):
+            return None
+        moved = 0.0
+        if n + 1 < len(cuts):
+            moved = task.transfer(first, last, shape, cuts[n + 1][2], micro_batches)
+        made.append(Stage(first, last, place, price, moved, group))
+    return Partition(tuple(made), micro_batches, iteration_s(made, micro_batches, task.overlap))
 
 
 def _runs(layers: int) -> Iterator[tuple[int, int]]:

@@ -15,6 +15,8 @@ from ...plans.stage import StagePrice
 from ...sbp.mesh import SubMesh
 
 Shape = tuple[int, int, int]  # hosts, devices of each, the group of hosts (0 if all are alike)
+Cut = tuple[int, int, Shape]  # a stage's first layer, last layer + 1, and devices
+Cuts = tuple[Cut, ...]
 Array = NDArray[np.float64]
 # (first layer, last layer + 1, shape, micro-batches, forward passes held) -> price; None: cannot be
 PriceFn = Callable[[int, int, Shape, int, int], "StagePrice | None"]
@@ -54,6 +56,11 @@ class Partition:
     stages: tuple[Stage, ...]
     micro_batches: int
     seconds: float
+
+    @property
+    def cuts(self) -> Cuts:
+        """The layers and devices of each stage."""
+        return tuple((own.first, own.last, own.shape) for own in self.stages)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl.planner.stages.choice import with_waits
-from autoddl.planner.stages.partition import partition, partitions
+from autoddl.planner.stages.partition import partition, partitions, placed
 from autoddl.planner.stages.task import Task, in_flight, shapes_of
 from autoddl.plans.schedule import orders
 from autoddl.plans.schedule.make import make_schedule
@@ -181,6 +181,21 @@ def test_memory_decides_where_to_cut():
     assert p.stages[0].last - p.stages[0].first < p.stages[2].last - p.stages[2].first
     with pytest.raises(ValueError, match=r"into 3 stages .* memory limit"):
         partition(even(12, 3, 1, limit=4.0, stages=3), [8])
+
+
+def test_stages_that_do_not_fit_the_hosts_are_no_partition():
+    task = even(4, 2, 2)
+    whole, half = (1, 2, 0), (1, 1, 0)
+    runs = [(n, n + 1) for n in range(4)]
+    for shapes in ((whole, whole), (half, half, whole)):
+        cuts = [(*run, own) for run, own in zip(runs, shapes, strict=False)]
+        found = placed(task, cuts, 4)
+        assert found is not None and found.cuts == tuple(cuts)
+    for shapes in ((half, whole, half), (whole, whole, whole), ((2, 2, 0), half)):
+        assert (
+            placed(task, [(*run, own) for run, own in zip(runs, shapes, strict=False)], 4) is None
+        )
+    assert placed(even(4, 2, 2, limit=0.9), [(0, 2, whole), (2, 4, whole)], 1) is None
 
 
 def test_parts_of_hosts():

@@ -1,6 +1,7 @@
 """Partitions on hosts of several kinds, against all of them by the simulated schedule.
 
-The search compares partitions by a closed form, and the best of these by simulation (`choice`).
+The search compares partitions by a closed form; from the best of these descents by simulation go on
+(`choice`).
 Whale (Jia et al., ATC 2022, section 3.3.2) orders kinds of hosts by their memory instead.
 """
 
@@ -82,7 +83,7 @@ def chosen_s(instance: Instance, limit: float) -> float:
     except ValueError:
         return math.inf
     found = sorted((with_waits(own, "1f1b") for own in found), key=lambda own: own.seconds)
-    return simulated_s(fastest_simulated(found, "1f1b", None), "1f1b")
+    return simulated_s(fastest_simulated(found, task, None), "1f1b")
 
 
 def cases(seeds: Sequence[int]) -> Iterator[tuple[Instance, float]]:
@@ -106,15 +107,15 @@ def above_the_best(seeds: Sequence[int]) -> tuple[list[float], list[float]]:
 
 
 def test_stages_are_near_the_best_by_simulation_and_the_order_by_memory_is_not():
-    ours, by_memory = above_the_best(range(12))
-    assert sum(own <= 0.01 for own in ours) >= len(ours) - 2 and ours[-1] <= 0.07
+    ours, by_memory = above_the_best((1, 3, 4, 6, 15, 43, 45))  # three needed a descent
+    assert ours[-1] <= 0.01
     assert sum(own >= 0.10 for own in by_memory) >= 3
 
 
 @pytest.mark.full
 def test_stages_are_near_the_best_in_a_hundred_cases():
     ours, by_memory = above_the_best(range(100))
-    assert len(ours) >= 85 and sum(own <= 0.01 for own in ours) >= 0.88 * len(ours)
+    assert len(ours) >= 85 and sum(own > 0.01 for own in ours) <= 1
     assert ours[-1] <= 0.07
     assert sum(own >= 0.10 for own in by_memory) >= 35
 
