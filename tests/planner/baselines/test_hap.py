@@ -9,7 +9,7 @@ from autoddl.planner.planner import find_plan
 from autoddl.planner.schemes import baseline_plans
 from autoddl.plans.figures import figures
 from tests.graphs import attention, mlp
-from tests.planner.test_shares import seconds, unlike
+from tests.planner.test_shares import seconds, tiny_cases, unlike
 
 NAME = "HAP's rules"
 WIDE = mlp(256, (256, 1024, 1024, 256))
@@ -58,3 +58,15 @@ def test_hosts_that_are_alike_have_no_such_scheme():
     where = unlike()
     assert NAME not in baseline_plans(WIDE, where, PlanOptions(shares="2:1"))
     assert NAME not in baseline_plans(WIDE, dataclasses.replace(where, groups=()))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("overlap", [False, True])
+def test_no_plan_is_behind_them(overlap):
+    for number, (graph, where) in enumerate(tiny_cases(11, 12)):
+        on = dataclasses.replace(where, gpus_per_node=1 + number % 2)
+        options = PlanOptions(overlap=overlap, baselines=False)
+        asked = dataclasses.replace(options, baselines=True)
+        _, plan = baseline_plans(graph, on, asked)[NAME]
+        assert plan is not None
+        assert seconds(find_plan(graph, on, options)) <= seconds(plan) * (1 + 1e-4)
