@@ -6,8 +6,12 @@ end for it when they are called; all else works without one.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._files import expect, expect_callable
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from .runtime.framework import Framework
     from .runtime.trainer import Trainer
 
+_FIRST_S, _EVERY_S = 1.5, 15.0  # of silence while a plan is made, and between two signs of life
 _A_CLUSTER = "`cluster` is a Cluster, such as Cluster.load('laptop')"
 
 
@@ -135,14 +140,36 @@ def parallelize(
     own = framework_of(model, "autoddl.parallelize")
     backend = _backend_for(own, cluster, chosen.precision if plan is None else plan.precision)
     update = checked_update(clip_grad_norm, ema_decay, on_nonfinite)
-    traced = own.trace_with_state(model, *as_arguments(example), loss=loss)
-    _check_alike(traced.graph, cluster, chosen, plan, backend)
-    if plan is None:
-        chosen = dataclasses.replace(chosen, ema=ema_decay is not None, back_end=own.NAME)
-        plan = _plan_together(traced.graph, cluster, chosen, optimizer, backend)
+    what = f"tracing{' and planning' if plan is None else ''} {type(model).__name__}"
+    with _signs(what, backend.rank == 0):
+        traced = own.trace_with_state(model, *as_arguments(example), loss=loss)
+        _check_alike(traced.graph, cluster, chosen, plan, backend)
+        if plan is None:
+            chosen = dataclasses.replace(chosen, ema=ema_decay is not None, back_end=own.NAME)
+            plan = _plan_together(traced.graph, cluster, chosen, optimizer, backend)
     plan.check_model(traced.graph)
     plan.check_cluster(cluster)
     return own.build_trainer(traced, plan, optimizer, debug=debug, **update)
+
+
+@contextlib.contextmanager
+def _signs(what: str, tells: bool) -> Iterator[None]:
+    """While the block lasts the logger `autoddl` hears of it; a job says nothing else meanwhile."""
+    done, started = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        wait_s = _FIRST_S
+        while not done.wait(wait_s):
+            wait_s = _EVERY_S
+            spent_s = time.monotonic() - started
+            logging.getLogger("autoddl").warning("%s: %.0f s", what, spent_s)
+
+    if tells:
+        threading.Thread(target=tell, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def _backend_for(own: Framework, cluster: Cluster, precision: str) -> Backend:

@@ -1,11 +1,14 @@
 """The trainer on one device: its inputs, outputs, state and options."""
 
+import time
 import warnings
 
 import numpy as np
 import pytest
 
+from autoddl import api
 from autoddl.graph.hints import batchwise
+from autoddl.planner.planner import find_plan
 from autoddl.runtime.traced import OpaqueWarning
 from tests.framework import build_trainer, flow, trace_with_state
 from tests.runtime.random_plans import cluster_of, random_plan
@@ -30,6 +33,21 @@ def trainer_of(model, loss, batch, *, micro_batches=1, seed=0, optimizer=sgd, **
 def perceptron():
     model, loss, batch = build("perceptron")
     return trainer_of(model, loss, batch(0, 8)), batch
+
+
+def test_planning_that_lasts_gives_a_sign_of_life(monkeypatch, caplog):
+    def last(*given):
+        until = time.monotonic() + 5
+        while not caplog.records and time.monotonic() < until:
+            time.sleep(0.005)
+        return find_plan(*given)
+
+    monkeypatch.setattr(api, "_FIRST_S", 0.01)
+    monkeypatch.setattr(api, "find_plan", last)
+    x = flow.randn(8, 4)
+    where = cluster_of(1, 1)
+    api.parallelize(nn.Linear(4, 2), where, example=(x, x[:, :2]), loss=mean_square, optimizer=sgd)
+    assert caplog.messages[0].startswith("tracing and planning Linear: 0 s")
 
 
 def test_wrong_inputs_are_named(perceptron):
