@@ -135,13 +135,11 @@ def parallelize(
 
     _check_types(cluster, optimizer, plan, debug)
     chosen = PlanOptions.of(None, {**options, "stages": stages})
-    if plan is not None:
-        _check_given(chosen)
+    _check_given(plan, chosen)
     own = framework_of(model, "autoddl.parallelize")
     backend = _backend_for(own, cluster, chosen.precision if plan is None else plan.precision)
     update = checked_update(clip_grad_norm, ema_decay, on_nonfinite)
-    what = f"tracing{' and planning' if plan is None else ''} {type(model).__name__}"
-    with _signs(what, backend.rank == 0):
+    with _signs(model, plan is None, backend):
         traced = own.trace_with_state(model, *as_arguments(example), loss=loss)
         _check_alike(traced.graph, cluster, chosen, plan, backend)
         if plan is None:
@@ -153,9 +151,10 @@ def parallelize(
 
 
 @contextlib.contextmanager
-def _signs(what: str, tells: bool) -> Iterator[None]:
+def _signs(model: object, plans: bool, backend: Backend) -> Iterator[None]:
     """While the block lasts the logger `autoddl` hears of it; a job says nothing else meanwhile."""
     done, started = threading.Event(), time.monotonic()
+    what = f"tracing{' and planning' if plans else ''} {type(model).__name__}"
 
     def tell() -> None:
         wait_s = _FIRST_S
@@ -164,7 +163,7 @@ def _signs(what: str, tells: bool) -> Iterator[None]:
             spent_s = time.monotonic() - started
             logging.getLogger("autoddl").warning("%s: %.0f s", what, spent_s)
 
-    if tells:
+    if backend.rank == 0:
         threading.Thread(target=tell, daemon=True).start()
     try:
         yield
@@ -193,9 +192,9 @@ def _check_types(cluster: object, optimizer: object, plan: object, debug: object
     expect(debug, bool, "`debug` is True or False")
 
 
-def _check_given(options: PlanOptions) -> None:
+def _check_given(plan: Plan | None, options: PlanOptions) -> None:
     """ValueError if options of a new plan stand beside a plan."""
-    if options.changed:
+    if plan is not None and options.changed:
         raise ValueError(
             f"`plan` has its own {' and '.join(options.changed)}; leave "
             f"{'it' if len(options.changed) == 1 else 'them'} out, or plan anew"
