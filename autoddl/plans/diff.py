@@ -16,11 +16,17 @@ from ..graph.placed import PlannedEdge
 from ..plans.figures import figures
 from .plan import Plan
 from .report.contents import titles
+from .report.machine import estimates_notes
 from .report.notation import legend
 from .report.sections import Column, Figure, Figures, Report, Row, Table
 from .report.stage_sections import BESIDE
 from .stage import PlannedLayer
+from .stage_figures import stage_figures
 
+_OF_STAGES = (
+    "of a plan in stages a step and what it needs are the whole's, all between them the busiest "
+    "stage's; layers are those of all stages, which work at the same time"
+)
 COLUMNS = (
     Column("name", "layer"),
     Column("differs_in", "differs in"),
@@ -33,7 +39,7 @@ COLUMNS = (
     Column("communication_s", "comm.", "more_seconds", adds=True),
     Column("nic_bytes", "NIC", "more_bytes", adds=True),
     Column("intra_bytes", "in host", "more_bytes", adds=True),
-    Column("memory_bytes", "memory", "more_bytes", adds=True),
+    Column("memory_bytes", "keeps", "more_bytes", adds=True),
 )
 
 
@@ -105,8 +111,7 @@ def report(first: Plan, second: Plan) -> Report:
         }
         for difference in found
     ]
-    costs = figures(first).cost, figures(second).cost
-    if hidden_s := costs[1].hidden_s - costs[0].hidden_s:
+    if hidden_s := _hidden_s(second) - _hidden_s(first):
         others = {column.key: 0.0 for column in COLUMNS if column.adds}
         rows.append({"name": BESIDE, **others, "seconds": -hidden_s})
     told = (layer.split for d in found for layer in (d.first, d.second))
@@ -114,10 +119,18 @@ def report(first: Plan, second: Plan) -> Report:
     layers = Table(
         "layers", title, COLUMNS, tuple(rows), total="all", folds=True, legend=legend(told)
     )
-    notes = () if found else ("the plans are alike",)
+    estimates = (note for plan in (first, second) for note in estimates_notes(plan.cluster))
+    alike = () if found else ("the plans are alike",)
+    several = (_OF_STAGES,) if first.num_stages + second.num_stages > 2 else ()
+    notes = (*alike, *several, *dict.fromkeys(estimates))
     heading = Figures("", "", (Figure("model", "", first.graph.name),))
     return Report(f"{first.graph.name}: two plans", "", (heading, _totals(first, second, notes),
                                                          layers))  # fmt: skip
+
+
+def _hidden_s(plan: Plan) -> float:
+    """Of all stages, as the layers are those of all."""
+    return sum(stage_figures(stage).cost.hidden_s for stage in plan.stages)
 
 
 def _totals(first: Plan, second: Plan, notes: tuple[str, ...]) -> Table:
@@ -125,6 +138,7 @@ def _totals(first: Plan, second: Plan, notes: tuple[str, ...]) -> Table:
     a, b = figures(first), figures(second)
     more = cost_differences(a.cost, b.cost)
     more["seconds"] = b.iteration_s - a.iteration_s
+    more["needed_bytes"] = max(b.needed_bytes) - max(a.needed_bytes)
     rows: list[Row] = [
         {
             "name": name,
@@ -136,6 +150,7 @@ def _totals(first: Plan, second: Plan, notes: tuple[str, ...]) -> Table:
             "nic_bytes": known.cost.nic_bytes.total,
             "intra_bytes": known.cost.intra_bytes.total,
             "memory_bytes": known.cost.memory_bytes,
+            "needed_bytes": max(known.needed_bytes),
         }
         for name, known in (("a", a), ("b", b))
     ]
@@ -148,6 +163,7 @@ def _totals(first: Plan, second: Plan, notes: tuple[str, ...]) -> Table:
         *(Column(column.key, column.title, "seconds") for column in (compute, moved)),
         Column("hidden_s", "hidden", "seconds"),
         *(Column(column.key, column.title, "bytes") for column in sizes),
+        Column("needed_bytes", "needs", "bytes"),
     )
     return Table("plans", "Plans", columns, tuple(rows), by_name=True, notes=notes)
 

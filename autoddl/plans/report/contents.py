@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from ...cluster.spec import Cluster
@@ -99,7 +100,9 @@ def layer_report(plan: Plan, name: str) -> Report:
     if not found:
         names = ", ".join(layer.name for layer in plan.layers[:6])
         raise ValueError(f"the plan has no layer {name!r}; its layers are {names}, ...")
-    return Report(name, f"in {' '.join(titles(plan))}", (layers_table(found[0], [name]),))
+    table = layers_table(found[0], [name])
+    told = dataclasses.replace(table, notes=(*table.notes, *estimates_notes(plan.cluster)))
+    return Report(name, f"in {' '.join(titles(plan))}", (told,))
 
 
 def _part_word(plan: Plan) -> str:
