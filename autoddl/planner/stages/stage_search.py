@@ -41,6 +41,7 @@ from ...sbp.layout import units_of_dim
 from ...sbp.mesh import Mesh
 from ...search.budget import Deadline
 from ...search.elimination import eliminate
+from ...search.messages import solve
 from ...search.problem import Choice, Problem
 from ..asked import micro_graph
 from ..realize import place
@@ -363,7 +364,7 @@ def sweep(problem: Problem, offer: Callable[[Choice], bool], deadline: Deadline)
         price = prices.pop(0)
         if deadline.is_over and price not in _LATE:
             continue
-        choice = eliminate(problem, price * scale, frozenset()).expand_greedily()
+        choice = solve(eliminate(problem, price * scale, frozenset())).choice
         if offer(choice):
             return
         if price == 0.0:

@@ -1,6 +1,7 @@
 """Prices of stages; on large sub-meshes one search, and a line through two accounts of it."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.stages import stage_prices
 from autoddl.planner.stages.stage_prices import StagePrices
-from autoddl.planner.stages.stage_search import Answer, Searched, shorten
+from autoddl.planner.stages.stage_search import Answer, Searched, shorten, sweep
 from autoddl.plans.figures import figures
 from autoddl.plans.stage_figures import stage_figures
+from autoddl.search.budget import Deadline
+from autoddl.search.problem import Choice, Edge, Problem
 from tests.clusters import cluster
 from tests.graphs import attention, compared, mlp, tied
 
@@ -162,3 +165,24 @@ def test_a_smaller_memory_gets_a_smaller_answer():
     tight = StagePrices(cut_graph(MLP), model).price(0, 4, (2, 2, 0), 1, 1)
     assert tight is not None and tight.memory_bytes(1) <= model.limit_bytes
     assert tight.forward_s + tight.backward_s + tight.once_s >= free.forward_s
+
+
+def test_what_elimination_leaves_over_is_chosen_with_all_that_it_reads():
+    """Four variables that should agree: as decoders on the encoder whose output they all read.
+
+    Each at the best of its own scores would pay 10 for four pairs.
+    """
+    pairs = list(itertools.combinations(range(4), 2))
+    apart = np.array([[0.0, 10.0], [10.0, 0.0]])
+    problem = Problem(
+        (np.array([0.0, 1.0]), np.array([1.0, 0.0])), (np.ones(2),) * 2, (apart,),
+        (np.zeros((2, 2)),), (0, 1, 0, 1), tuple(Edge(a, b, 0) for a, b in pairs),
+    )  # fmt: skip
+    found: list[float] = []
+
+    def offer(choice: Choice) -> bool:
+        found.append(problem.evaluate(choice)[0])
+        return True
+
+    sweep(problem, offer, Deadline(1.0))
+    assert found == [2.0]
