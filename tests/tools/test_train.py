@@ -85,6 +85,7 @@ def test_four_processes_train_like_one(alone, tmp_path):
     assert {e["pid"] for e in events} == set(range(5)), "the plan and four ranks"
 
 
+@pytest.mark.full
 def test_a_pipeline_is_planned_and_trained_like_one_process(alone):
     staged = train("--stages", "2", "--schedule", "eager-1f1b", "--steps", "2")
     assert staged.returncode == 0, staged.stdout + staged.stderr
