@@ -68,6 +68,21 @@ def weighed(y):
     )
 
 
+def aligned(y):
+    """CTC of each row, and in the mean."""
+    logs, rows = torch.stack([y, y * 2, y + 1]).log_softmax(-1), y.shape[0]
+    wanted = torch.stack([(y[:, 0] > 0) + 1, (y[:, 1] > 0) + 2], 1)
+    lengths = torch.full((rows,), 3), (y[:, 2] > 0) + 1
+    each = F.ctc_loss(logs[:, :, :4], wanted, *lengths, reduction="none", zero_infinity=True)
+    return each[:, None] * F.ctc_loss(logs, wanted, *lengths)
+
+
+def aligned_in_few_steps(y):
+    """In the sum; so many lengths fix the batch's size."""
+    logs, wanted = torch.stack([y, y * 2, y + 1]).log_softmax(-1), (y[:, :1] > 0) + 1
+    return y * F.ctc_loss(logs, wanted, (2,) * ROWS, (1,) * ROWS, blank=5, reduction="sum")
+
+
 def matrices(y):
     return y[:, :4].reshape(-1, 2, 2)
 
@@ -93,6 +108,8 @@ def as_numbers(x):
 
 
 FUNCTIONS = {
+    "aligned": aligned,
+    "aligned_in_few_steps": aligned_in_few_steps,
     # order, and equal elements
     "max": lambda y: F.relu(y).max(1).values,
     "min": lambda y: F.relu(y).min(1, keepdim=True)[0] + y,
@@ -228,6 +245,7 @@ FUNCTIONS = {
 
 FIXED = {  # they follow from the batch's size otherwise, or torch records that
     "put_twice", "batch", "scatter_part", "far", "between_rows", "spectral", "quantized",
+    "aligned_in_few_steps",
 }  # fmt: skip
 
 

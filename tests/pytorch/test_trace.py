@@ -157,6 +157,7 @@ def test_what_torch_warns_of_itself_is_not_told():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         graph = autoddl.trace(model, x, x.clone(), loss=F.mse_loss)
+        autoddl.trace(nn.LSTM(16, 8, batch_first=True), x, x, loss=lambda y, _: y[0].sum())
     assert any(op.kind == "attention" for op in graph.ops)
 
 

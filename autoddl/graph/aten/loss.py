@@ -116,3 +116,17 @@ def bce(e: GraphBuilder, a: Args) -> Ref:
     x, weight = e.ref(a["self"]), a["weight"]
     given = [x, a["target"], *([] if weight is None else [weight])]
     return _reduced(e, e.op("binary_cross_entropy", given, x.shape), a["reduction"])
+
+
+@aten("autoddl::ctc_loss")
+def ctc_loss(e: GraphBuilder, a: Args) -> Ref:
+    """In a mean, each is of its target's length."""
+    names = "log_probs", "targets", "input_lengths", "target_lengths"
+    logs, targets, steps, lengths = (e.ref(a[name]) for name in names)
+    attrs = {"blank": a["blank"], "zero_infinity": a["zero_infinity"]}
+    attrs["max_target_length"] = targets.shape[1]
+    each = e.op("ctc_loss", [logs, targets, steps, lengths], logs.shape[1:2], logs.dtype, **attrs)
+    if a["reduction"] == _MEAN:
+        divisor = e.same("clip_by_scalar_min", e.cast(lengths, logs.dtype), floating_min=1.0)
+        each = e.op("broadcast_div", [each, divisor], each.shape)
+    return _reduced(e, each, a["reduction"])

@@ -65,10 +65,6 @@ def with_logits(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Te
     return [F.binary_cross_entropy_with_logits(x, target, **given)]  # type: ignore[arg-type]
 
 
-def _ctc(a: Attrs, *inputs: Tensor) -> Tensor:
-    return F.ctc_loss(*inputs, a["blank"], "none", a["zero_infinity"])  # type: ignore[arg-type]
-
-
 def _with_logits_mean(a: Attrs, x: Tensor, target: Tensor) -> Tensor:
     """This shard's share of the mean over `count` elements."""
     return F.binary_cross_entropy_with_logits(x, target, reduction="sum") / a["count"]
@@ -91,7 +87,7 @@ KERNELS: dict[str, Kernel] = {
                 x, t, *w, reduction="none"
             ),
             "binary_cross_entropy_with_logits_reduce_mean": _with_logits_mean,
-            "ctc_loss": _ctc,
+            "ctc_loss": lambda a, *x: F.ctc_loss(*x, a["blank"], "none", a["zero_infinity"]),
         }
     ),
 }

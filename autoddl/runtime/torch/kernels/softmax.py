@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,26 +13,19 @@ from ...comm import inner
 from ...kernel import Context, Explicit, Kernel
 
 
-def softmax(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor] | Explicit:
-    """x -> y."""
-    (x,) = inputs
-    group = ctx.inner
-    if group is None:
-        return [torch.softmax(x, -1)]
-    with torch.no_grad():
-        return inner.softmax(x, group)
+def _softmax(whole: Callable[..., Tensor], split: Callable[..., Any]) -> Kernel:
+    """x -> y, of a whole dim, and of one that is split."""
+
+    def run(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor] | Explicit:
+        if ctx.inner is None:
+            return [whole(inputs[0], -1)]
+        with torch.no_grad():
+            return split(inputs[0], ctx.inner)
+
+    return run
 
 
-def log_softmax(
-    ctx: Context, inputs: Sequence[Tensor], attrs: Attrs
-) -> Sequence[Tensor] | Explicit:
-    """x -> y."""
-    (x,) = inputs
-    group = ctx.inner
-    if group is None:
-        return [torch.log_softmax(x, -1)]
-    with torch.no_grad():
-        return inner.log_softmax(x, group)
-
-
-KERNELS: dict[str, Kernel] = {"softmax": softmax, "log_softmax": log_softmax}
+KERNELS: dict[str, Kernel] = {
+    "softmax": _softmax(torch.softmax, inner.softmax),
+    "log_softmax": _softmax(torch.log_softmax, inner.log_softmax),
+}

@@ -92,8 +92,6 @@ KERNELS: dict[str, Kernel] = {
     "uniform": _drawn(lambda x, a, made: x.uniform_(a["from"], a["to"], generator=made)),
     "uniform_int": _drawn(lambda x, a, made: x.random_(a["from"], a["to"], generator=made)),
     "normal": _drawn(lambda x, a, made: x.normal_(a["mean"], a["std"], generator=made)),
-    "exponential": _drawn(
-        lambda x, a, made: x.exponential_(a["lambd"], generator=made), "out_shape"
-    ),
+    "exponential": _drawn(lambda x, a, g: x.exponential_(a["lambd"], generator=g), "out_shape"),
     "opaque": opaque,
 }

@@ -27,11 +27,21 @@ from ...calling import Calling
 from ...nested import take_tensors
 from .aten import handled
 from .opaque import OPAQUE, Opaque
-from .repeats import AGAIN, Group, recorded_once
+from .repeats import AGAIN, LIBRARY, Group, recorded_once
 
 MODEL, LOSS = "model", "loss"
 LossFn = Callable[[Any, Any], torch.Tensor]
 _SET_GRAD = "wrap_with_set_grad_enabled"
+# ATen's own cannot be recorded, as its second result has a shape that follows from values.
+LIBRARY.define(
+    "ctc_loss(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, "
+    "int blank, int reduction, bool zero_infinity) -> Tensor"
+)
+
+
+@torch.library.register_fake("autoddl::ctc_loss", lib=LIBRARY)
+def _ctc_loss(log_probs: torch.Tensor, *others: Any) -> torch.Tensor:
+    return log_probs.new_empty(() if others[4] else log_probs.shape[1:2])
 
 
 class Whole(nn.Module):
@@ -112,12 +122,14 @@ def _own_news_aside() -> Iterator[None]:
     """Without what torch warns of its own code, which would stand in front of the user's plan."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r".*LeafSpec", FutureWarning)
+        warnings.filterwarnings("ignore", r"The tensor attributes? self[\w.]*\._flat_weights")
         yield
 
 
 @_own_news_aside()
 def _export(whole: Whole, example: Sequence[torch.Tensor], shapes: Any) -> ExportedProgram:
-    with _no_own_backward(), plain_calls(), whole.opaque.recorded():
+    ours = _instead(torch, "ctc_loss", _ctc)
+    with _no_own_backward(), plain_calls(), ours, whole.opaque.recorded():
         program = torch.export.export(whole, tuple(example), dynamic_shapes=shapes, strict=False)
     _inline_regions(program.graph_module)
     if any(n.op == "call_function" and may_change(n.target) for n in program.graph.nodes):
@@ -151,31 +163,43 @@ def _reason(error: Exception) -> str:
 
 
 @contextlib.contextmanager
+def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Inside, an attribute has this value."""
+    own, known = name in vars(owner), vars(owner).get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, known) if own else delattr(owner, name)
+
+
+@contextlib.contextmanager
 def plain_calls() -> Iterator[None]:
     """Inside, what a plan does its own way is not recorded: checks of the values of distributions,
     and `torch.utils.checkpoint` with `use_reentrant`, which is a plain call."""
-    kind: Any = CheckpointFunction
-    checks = Distribution._validate_args
 
     def apply(function: Callable[..., Any], keeps_state: bool, *args: Any) -> Any:
         trains = any(isinstance(x, torch.Tensor) and x.requires_grad for x in args)
         with contextlib.nullcontext() if trains else torch.no_grad():  # as it does without them
             return function(*args)
 
-    kind.apply = apply
-    Distribution.set_default_validate_args(False)
-    try:
+    checks = _instead(Distribution, "_validate_args", False)
+    with _instead(CheckpointFunction, "apply", apply), checks:
         yield
-    finally:
-        del kind.apply
-        Distribution.set_default_validate_args(checks)
+
+
+def _ctc(logs: Any, targets: Any, steps: Any, lengths: Any, *rest: Any) -> torch.Tensor:
+    """As `torch.nn.functional.ctc_loss` calls torch's."""
+    counts = [torch.as_tensor(n, device=targets.device) for n in (steps, lengths)]
+    if targets.ndim != 2 or any(n.shape != logs.shape[1:2] for n in (*counts, targets[:, 0])):
+        raise ValueError("ctc_loss is planned for targets [rows, longest] and lengths of all rows")
+    return torch.ops.autoddl.ctc_loss(logs, targets, *counts, *rest)
 
 
 @contextlib.contextmanager
 def _no_own_backward() -> Iterator[None]:
     """ValueError where the traced program calls a `torch.autograd.Function`."""
-    kind: Any = torch.autograd.Function
-    known = kind.__dict__["apply"]
+    known = vars(torch.autograd.Function)["apply"]
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         if cls.__module__.startswith("torch."):
@@ -187,11 +211,8 @@ def _no_own_backward() -> Iterator[None]:
             f"as it is: {WAY_OUT}"
         )
 
-    kind.apply = classmethod(apply)
-    try:
+    with _instead(torch.autograd.Function, "apply", classmethod(apply)):
         yield
-    finally:
-        kind.apply = known
 
 
 # ---- regions without a gradient
