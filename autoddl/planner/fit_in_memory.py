@@ -311,9 +311,12 @@ class FittedSearch:
             raise KeyboardInterrupt
 
     def rough(self) -> FittedSearch:
-        """A search with a larger gap and no end of time, for a first plan."""
+        """A search with a larger gap, which nothing that takes long closes, and no end of time.
+
+        For a first plan.
+        """
         gap = max(self.budget.gap, _ROUGH)
-        budget = dataclasses.replace(self.budget, seconds=math.inf, gap=gap)
+        budget = dataclasses.replace(self.budget, seconds=math.inf, gap=gap, long_gap=math.inf)
         return dataclasses.replace(self, budget=budget, is_rough=True)
 
     def enough(self, bound: float) -> float:

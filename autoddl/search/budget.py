@@ -51,7 +51,8 @@ class Budget:
     """seconds, evaluations: no choice (or line search) is priced after so many.
 
     gap:      relative gap between the best choice and the lower bound at which a search may end
-    long_gap: the same where closing the rest takes long; what is less than `gap` does not count
+    long_gap: the same where closing the rest takes long; what is less than `gap` does not count;
+              inf: some choice that fits is enough
 
     A search whose budget ends returns the best choice so far. `seconds` makes the result depend on
     the machine; without it equal seeds give equal results.

@@ -103,6 +103,9 @@ def prove(problem: Problem, run: Progress) -> str:
         if smaller is None:  # nothing can be better than the best
             return name
         view = smaller
+    if view.leaves_variables and run.is_good(run.budget.long_gap):
+        run.end = "size"
+        return name
     try:
         if view.leaves_variables:
             _merge(view, run, best)

@@ -187,6 +187,16 @@ def test_where_that_is_too_large_as_well_the_end_says_so(monkeypatch):
     assert "size" in ends
 
 
+def test_what_takes_long_is_left_where_any_gap_may_be(monkeypatch):
+    """A choice that fits, without joining variables in pairs and without an integer program."""
+    monkeypatch.delattr("autoddl.search.exact._merge")
+    for seed in range(8):
+        problem = wide(seed, 1.1)
+        result = auto(problem, np.random.default_rng(0), Budget(gap=0.01, long_gap=math.inf))
+        assert result is not None and result.memory <= problem.memory_limit
+        assert result.lower_bound <= optimum(problem)[0] * (1 + 1e-12) and result.end == "size"
+
+
 def test_many_variables_of_one_strategy_leave_nothing_over():
     """Each of 34 is a neighbour of all others."""
     rng = np.random.default_rng(0)
