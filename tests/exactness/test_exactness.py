@@ -254,8 +254,8 @@ def test_random_assignments_of_signatures_to_layers(compare, seeds):
 
 def users():
     """Each model by four plans; BatchNorm's takes the whole batch, which is not cut for stages."""
-    for model in ("llama", "structured"):
-        yield pytest.param(model, ("random:1", "stages:2"), id=model)
+    yield pytest.param("structured", ("random:1", "stages:2"), id="structured")
+    yield pytest.param("llama", ("random:1", "stages:2"), marks=pytest.mark.full, id="llama")
     for model in USERS:
         last = "B-S1" if model in ("densenet", "res2net") else "stages:2"
         schemes = ("searched", "data_parallel", "random:1", last)

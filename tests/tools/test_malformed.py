@@ -187,6 +187,7 @@ def check(name: str, call, args=(), /, **keywords) -> int:
     return count
 
 
+@pytest.mark.full
 def test_calls_for_plans(folder):
     where = autoddl.Cluster.load("laptop")
     two = where.with_shape(1, 2)

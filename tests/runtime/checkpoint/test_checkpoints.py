@@ -42,10 +42,10 @@ FROZEN = {**STAGED, **TWO, "frozen": ["first", "second"], "then": [{}]}
     [
         [
             {"model": "perceptron", "seed": 0, **TWO, "then": [ONE_AXIS, {**STAGED, "seed": None}]},
-            {"model": "dropout", "seed": 3, **TWO, **SAME, "alone": False},
         ],
         pytest.param(
             [
+                {"model": "dropout", "seed": 3, **TWO, **SAME, "alone": False},
                 {"model": "transformer", **TIED, "optimizer": "sgd", "then": [ONE_AXIS]},
                 {"model": "dense", "zero": "mixed", **TWO, **SAME},
                 {"model": "perceptron", **FROZEN},
