@@ -117,6 +117,7 @@ def test_stages_that_do_not_fit_in_what_was_searched_in_time_get_smaller_micro_b
     assert max(figures(plan).needed_bytes) <= limit
 
 
+@pytest.mark.full
 def test_no_stages_are_looked_for_after_the_deadline_where_there_is_a_plan_without():
     """It took 76 s of processor time for a GPT of 6.8 billion on 64 devices, with a budget of 1."""
     graph, where, options = attention(3, 64, 8, 128, 8), cluster("gcp_a100", 4, 4), PlanOptions()

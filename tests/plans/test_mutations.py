@@ -78,7 +78,7 @@ def check(kind: str, draw: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("kind", FILES)
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(draw=st.data())
 def test_a_changed_file_is_refused_or_right(kind: str, draw: st.DataObject):
     check(kind, draw)

@@ -111,6 +111,7 @@ def test_it_is_planned_and_trained(config):
     assert done.exit_code == 0 and "step   2  loss" in done.output, done.output
 
 
+@pytest.mark.full
 def test_a_number_made_on_the_models_device_is_known_where_the_model_has_memory(config):
     """GPT-Neo hides by `torch.tensor(least, device=...)`, and looks attention up among its own."""
     pytest.importorskip("transformers", reason="needs transformers")

@@ -251,7 +251,16 @@ MODELS = {
 
 @pytest.mark.parametrize(
     ("name", "micro_batches", "checkpointing"),
-    [(name, 1, "none") for name in MODELS] + [("gpt", 2, "all"), ("llama", 2, "all")],
+    [
+        ("mlp", 1, "none"),
+        ("llama", 2, "all"),
+        *(
+            pytest.param(name, 1, "none", marks=pytest.mark.full)
+            for name in MODELS
+            if name != "mlp"
+        ),
+        pytest.param("gpt", 2, "all", marks=pytest.mark.full),
+    ],
 )
 def test_the_peak_of_a_step_is_predicted(name, micro_batches, checkpointing):
     """Measured: 0 to 4.6 % above what is live, of one device."""

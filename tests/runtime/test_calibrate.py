@@ -64,6 +64,7 @@ def done_points(path: Path) -> dict[str, float]:
     return {str(p): t.median_s for p, t in Record.load(path).done().items()}
 
 
+@pytest.mark.full
 def test_an_interrupted_calibration_goes_on_where_it_stopped(tmp_path):
     raw = tmp_path / "two.measurements.json"
     job = start(calibration(tmp_path))

@@ -91,6 +91,7 @@ def options(folder, seeds) -> Counter:
     return found
 
 
+@pytest.mark.full
 def test_options(folder):
     assert options(folder, range(40))[2] > 20
 

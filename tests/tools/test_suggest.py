@@ -76,6 +76,7 @@ def test_explain_suggests(tmp_path):
     assert both.exit_code == 2 and "leave --layer or --suggest out" in both.output
 
 
+@pytest.mark.full
 def test_the_hint_that_costs_most_comes_first():
     hints = {"fc0": "split(2)", "fc1": "split(4)", "fc2": "replicate(1)"}
     plan = find_plan(mlp(512, (256, 256, 256, 256)), WHERE, PlanOptions(hints=hints))
