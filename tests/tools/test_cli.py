@@ -1,5 +1,6 @@
 """The command line: what it prints where, its exit status, and its messages for mistakes."""
 
+import dataclasses
 import importlib
 import inspect
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from autoddl.plans import Plan
 from autoddl.runtime.entry import SHIPPED
 from autoddl.tools.cli import main
 
@@ -246,11 +248,15 @@ def test_what_needs_oneflow_says_so(tmp_path, command):
     assert "Traceback" not in done.stderr
 
 
-def test_memory_says_what_a_plan_keeps_and_when(plan):
+def test_memory_says_what_a_plan_keeps_and_when(plan, tmp_path):
     result = autoddl("memory", plan)
     assert result.exit_code == 0, result.output
     assert "parameters" in result.stdout and "activations" in result.stdout
     assert "at the fullest moment of a step: " in result.stdout
+    assert "the limit is an estimate in laptop" in result.stdout
+    own = dataclasses.replace(Plan.load(plan).stage, memory_limit_bytes=5e8)
+    Plan.on_one_mesh(own).save(tmp_path / "own.json")
+    assert "estimate" not in autoddl("memory", str(tmp_path / "own.json")).stdout
     found = json.loads(autoddl("memory", plan, "--json").stdout)
     assert found["total_bytes"] == sum(cause["bytes"] for cause in found["memory"])
     graph = json.loads(autoddl("memory", plan, "--runtime", "graph", "--json").stdout)

@@ -35,6 +35,7 @@ def memory(plan_file: str, exact: bool, runtime: Any, as_json: bool) -> None:
     """Say what the plan in PLAN keeps on a device, by cause, at the fullest moment of a step."""
     from ...plans import Plan
     from ...plans.report.contents import titles
+    from ...plans.report.machine import estimates
     from ...plans.report.sections import Part, Report
     from ...plans.stage_figures import stage_figures
     from ..show import show
@@ -47,6 +48,10 @@ def memory(plan_file: str, exact: bool, runtime: Any, as_json: bool) -> None:
         known = [stage_figures(stage) for stage in plan.stages]
         parts = [_sections(own.memory_peak(runtime), own.limit_bytes) for own in known]
     title, how = titles(plan)
+    cluster = plan.cluster
+    if plan.memory_limit_bytes == cluster.device.memory_bytes:
+        is_estimate = "device.memory_bytes" in estimates(cluster)
+        who += f"; the limit is an estimate in {cluster.name}" if is_estimate else ""
     stages = tuple(Part(f"stage {number}", part) for number, part in enumerate(parts))
     show(Report(title, f"{how}: {who}", (_stages(len(parts)),), stages, (), "stages"), as_json)
 
