@@ -35,7 +35,6 @@ def memory(plan_file: str, exact: bool, runtime: Any, as_json: bool) -> None:
     """Say what the plan in PLAN keeps on a device, by cause, at the fullest moment of a step."""
     from ...plans import Plan
     from ...plans.report.contents import titles
-    from ...plans.report.machine import estimates
     from ...plans.report.sections import Part, Report
     from ...plans.stage_figures import stage_figures
     from ..show import show
@@ -46,14 +45,22 @@ def memory(plan_file: str, exact: bool, runtime: Any, as_json: bool) -> None:
     else:
         who = f"predicted for the {runtime}"
         known = [stage_figures(stage) for stage in plan.stages]
-        parts = [_sections(own.memory_peak(runtime), own.limit_bytes) for own in known]
+        told = _estimate(plan)
+        parts = [_sections(own.memory_peak(runtime), own.limit_bytes, told) for own in known]
     title, how = titles(plan)
-    cluster = plan.cluster
-    if plan.memory_limit_bytes == cluster.device.memory_bytes:
-        is_estimate = "device.memory_bytes" in estimates(cluster)
-        who += f"; the limit is an estimate in {cluster.name}" if is_estimate else ""
     stages = tuple(Part(f"stage {number}", part) for number, part in enumerate(parts))
     show(Report(title, f"{how}: {who}", (_stages(len(parts)),), stages, (), "stages"), as_json)
+
+
+def _estimate(plan: Plan) -> tuple[str, ...]:
+    """That the limit is one, if it is the machine file's and that says so."""
+    from ...plans.report.machine import estimates
+
+    cluster = plan.cluster
+    is_own = plan.memory_limit_bytes != cluster.device.memory_bytes
+    if is_own or "device.memory_bytes" not in estimates(cluster):
+        return ()
+    return (f"the limit is an estimate in {cluster.name}",)
 
 
 def _stages(count: int) -> Section:
