@@ -289,7 +289,6 @@ def _schemes(plan: Plan) -> Table:
         Column("iteration_s", "a step", "seconds"),
         Column("times", "times as long", "times"),
         Column("communication_s", "exposed comm.", "seconds"),
-        Column("memory_bytes", "memory, summed", "bytes"),
         Column("why", "why not"),
     )
     title = "Beside the known schemes, each as it is fastest" if plan.baselines else ""

@@ -97,7 +97,7 @@ def _storage(stage: StagePlan, layer: PlannedLayer) -> str:
     saved = [found.by_op[op] for op in layer.ops if op in found.by_op]
     every = Saving(sum(s.saved_bytes for s in saved), sum(s.extra_s for s in saved))
     named = "/".join(map(str, zero))
-    return f"split, ZeRO stage {named}: saves {format_bytes(every.saved_bytes)}"
+    return f"split, ZeRO stage {named}: saves {format_bytes(every.saved_bytes)} a layer"
 
 
 def _moves(stage: StagePlan, layer: PlannedLayer) -> Iterator[Mapping[Notation, str]]:
@@ -148,7 +148,7 @@ def _ends(
 def _steps(
     stage: StagePlan, tensor: str, source: NdSbp, steps: Sequence[Step], sharers: int
 ) -> Iterator[str]:
-    """`all-gather over 4 nodes, 12.6 MB a device in 1.2 ms` for each collective.
+    """`all-gather over 4 hosts, 12.6 MB a device in 1.2 ms` for each collective.
 
     sharers: tensors that travel together, and share the latency evenly
     """
@@ -160,7 +160,7 @@ def _steps(
         if step.is_free:
             continue
         nodes, gpus = stage.mesh.topology(step.axes)
-        group = f"{nodes} nodes" if nodes > 1 else f"{gpus} devices of a node"
+        group = f"{nodes} hosts" if nodes > 1 else f"{gpus} devices of a host"
         if nodes > 1 and gpus > 1:
             group += f" x {gpus}"
         sent = work_of(step, stage.mesh, stage.cluster.collectives).device * max(before, after)

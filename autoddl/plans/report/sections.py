@@ -98,14 +98,18 @@ class Table:
         """The row of the sums; None if it is not shown."""
         return {self.columns[0].key: self.total, **self.sums} if self.total else None
 
-    def shown(self) -> list[ShownRow]:
-        """The rows as they are shown, in the order of the first of each."""
+    def shown(self, columns: Sequence[Column] | None = None) -> list[ShownRow]:
+        """The rows as they are shown, in the order of the first of each.
+
+        columns: those that are shown, the first one among them; None for all
+        """
         if not self.folds:
             return [ShownRow(row) for row in self.rows]
+        seen = self.columns if columns is None else columns
         alike: dict[Hashable, list[Row]] = {}
         for row in self.rows:
-            first, *others = (self.text(column, row) for column in self.columns)
-            key = without_numbers(first), *map(self._alike, self.columns[1:], others)
+            first, *others = (self.text(column, row) for column in seen)
+            key = without_numbers(first), *map(self._alike, seen[1:], others)
             alike.setdefault(key, []).append(row)
         return [ShownRow(self._together(rows), tuple(rows)) for rows in alike.values()]
 

@@ -297,7 +297,7 @@ def _extrapolated(known: StageFigures) -> Table:
         )
     columns = (
         Column("kind", "collective"),
-        Column("nodes", "nodes", "count"),
+        Column("nodes", "hosts", "count"),
         Column("gpus", "devices", "count"),
         Column("bytes", "message", "bytes"),
         Column("count", "steps", "count"),

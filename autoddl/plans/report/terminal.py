@@ -1,7 +1,8 @@
 """Sections as text: tables that fit the width, and sentences.
 
 A table that is too wide is cut between its columns into several, one below the other, each with the
-first column again: so nothing is left out on 80 columns.
+first column again and with the rows that have something to read there: so nothing is left out on
+80 columns.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
 from rich import box
@@ -28,7 +29,6 @@ from .sections import (
     Figures,
     Notation,
     Report,
-    Row,
     Section,
     ShownRow,
     Table,
@@ -129,55 +129,63 @@ class Printer:
                 self.line(note)
 
     def _table(self, table: Table, brief: bool) -> None:
-        rows, given = table.shown(), table.given
+        main = [c for c in table.given if not c.apart]
+        apart = [c for c in table.given if c.apart and c.unit != "lines" and not brief]
+        rows, totals = table.shown([*main, *apart]), [ShownRow(t) for t in [table.totals] if t]
         self.line(f"\n{table.title}", "bold")
-        self._columns(table, rows, [c for c in given if not c.apart], table.totals)
-        apart = [c for c in given if c.apart and c.unit != "lines"]
-        if apart and not brief:
-            self._columns(table, rows, [table.columns[0], *apart], None)
-        if len(rows) == 1:
-            for column in (c for c in given if c.unit == "lines"):
-                self.line(table.text(column, rows[0].values))
+        for number, group in enumerate(_groups(table, main, [*rows, *totals], self._width)):
+            named = _filled(table, group, rows) if number else rows
+            self._grid(table, group, named, _filled(table, group, totals))
+        for group in _groups(table, [main[0], *apart], rows, self._width) if apart else ():
+            self._grid(table, group, _filled(table, group, rows), ())
+        if len(table.rows) == 1:
+            for column in (c for c in table.given if c.unit == "lines"):
+                self.line(table.text(column, table.rows[0]))
 
-    def _columns(
-        self, table: Table, rows: Sequence[ShownRow], columns: Sequence[Column], total: Row | None
+    def _grid(
+        self,
+        table: Table,
+        columns: Sequence[Column],
+        rows: Sequence[ShownRow],
+        totals: Sequence[ShownRow],
     ) -> None:
-        """Grids of these columns, as many as the width asks for."""
+        grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for column in columns:
+            words = column.unit in _WORDS
+            grid.add_column(
+                column.title,
+                justify="left" if words else "right",
+                no_wrap=not words,
+                overflow="fold",
+            )
+        for part in (rows, totals):
+            grid.add_section()
+            for row in part:
+                grid.add_row(*(Text(_cell(table, c, row, columns[0])) for c in columns))
+        self._out.print(grid)
+        self.line("")
 
-        def cell(column: Column, row: ShownRow) -> str:
-            words = table.text(column, row.values)
-            many = row.count > 1 and column is columns[0]
-            return f"{words} x{row.count}" if many else words
 
-        shown = [*rows, *([ShownRow(total)] if total else [])]
-        for group in _groups(columns, shown, cell, self._width):
-            grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-            for column in group:
-                words = column.unit in _WORDS
-                grid.add_column(
-                    column.title,
-                    justify="left" if words else "right",
-                    no_wrap=not words,
-                    overflow="fold",
-                )
-            for row in shown:
-                if row.values is total:
-                    grid.add_section()
-                grid.add_row(*(Text(cell(column, row)) for column in group))
-            self._out.print(grid)
-            self.line("")
+def _filled(
+    table: Table, columns: Sequence[Column], rows: Sequence[ShownRow]
+) -> Sequence[ShownRow]:
+    """The rows that have something to read beside their names."""
+    return [row for row in rows if any(table.text(c, row.values) for c in columns[1:])]
+
+
+def _cell(table: Table, column: Column, row: ShownRow, first: Column) -> str:
+    words = table.text(column, row.values)
+    return f"{words} x{row.count}" if row.count > 1 and column is first else words
 
 
 def _groups(
-    columns: Sequence[Column],
-    rows: Sequence[ShownRow],
-    cell: Callable[[Column, ShownRow], str],
-    width: int,
+    table: Table, columns: Sequence[Column], rows: Sequence[ShownRow], width: int
 ) -> list[list[Column]]:
     """The columns in groups that fit, the first of them in each."""
 
     def wide(column: Column) -> int:
-        lines = [column.title, *(line for row in rows for line in cell(column, row).splitlines())]
+        cells = (_cell(table, column, row, columns[0]) for row in rows)
+        lines = [column.title, *(line for cell in cells for line in cell.splitlines())]
         widest = max(map(len, lines))
         return BETWEEN + (min(widest, WORDS_WIDTH) if column.unit in _WORDS else widest)
 

@@ -10,7 +10,14 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.figures import figures
 from autoddl.plans.report import report
-from autoddl.plans.report.changes import LINKS, repeated, same_plan, with_faster
+from autoddl.plans.report.changes import (
+    LINKS,
+    Change,
+    changes,
+    repeated,
+    same_plan,
+    with_faster,
+)
 from autoddl.plans.report.why import why
 from tests.clusters import cluster
 from tests.graphs import mlp, residual
@@ -77,3 +84,12 @@ def test_rows_say_how_they_were_computed():
     for row in rows:
         assert row["how"] == "the same plan" and row["speed"] > 1 - 1e-9
         assert row["speed"] == pytest.approx(figures(plan).iteration_s / row["iteration_s"])
+
+
+def test_a_change_for_which_no_new_plan_is_faster_stands_there_once():
+    first, *_ = same = list(same_plan(STAGED))
+    rows = changes(STAGED, [first]).rows
+    assert {row["change"] for row in rows} == {change.what for change in same}
+    assert len(rows) == len(same)
+    new = Change(first.what, first.plan, is_new=True)
+    assert len(changes(STAGED, [new]).rows) == len(same) + 1

@@ -114,6 +114,28 @@ def test_a_table_that_is_cut_repeats_its_first_column():
     assert all(f"time {n}" in told for n in range(8))
 
 
+def test_a_table_below_another_has_only_rows_with_something_to_read():
+    columns = (
+        Column("name", "what"),
+        Column("split", "split"),
+        Column("s", "time", "seconds", adds=True),
+        Column("more", "beside", apart=True),
+        Column("moves", "moves", "lines", apart=True),
+    )
+    rows = (
+        {"name": "a0", "split": "x" * 30, "s": 1.0, "moves": ("first",)},
+        {"name": "a1", "split": "x" * 30, "s": 1.0, "moves": ("second",)},
+        {"name": "b", "split": "x" * 30, "s": 2.0, "more": "told"},
+    )
+    shown = Report("t", "", (Table("t", "T", columns, rows, total="sum", folds=True),))
+    lines = [line.split() for line in text(shown, width=42).splitlines() if line.strip()]
+    assert [line[0] for line in lines if line[0] in ("a*", "a0", "b", "sum")] == [
+        *("a*", "b"),  # with their splits, which have no sum
+        *("a*", "b", "sum"),
+        "b",  # what stands apart
+    ]
+
+
 @pytest.mark.parametrize(
     ("value", "unit", "expected"),
     [
