@@ -117,8 +117,9 @@ def find_entry(name: str) -> Callable[..., Any]:
     function = getattr(module, function_name, None)
     if callable(function):
         return function
-    known = [k for k, v in vars(module).items() if inspect.isfunction(v) and k[0] != "_"]
-    near = difflib.get_close_matches(function_name, known, n=1)
+    every = {k: v for k, v in vars(module).items() if inspect.isfunction(v) and k[0] != "_"}
+    near = difflib.get_close_matches(function_name, every, n=1)
+    known = [k for k, v in every.items() if v.__module__ == module.__name__] or every
     hint = f"did you mean {module_name}{colon}{near[0]}?" if near else f"it has {', '.join(known)}"
     if colon:
         raise ValueError(f"module {module_name} has no function {function_name!r}; {hint}")

@@ -7,6 +7,8 @@ import pytest
 from autoddl.runtime.entry import call_entry
 
 GOOD = """
+from textwrap import dedent
+
 def small(batch=4):
     return "model", ([0] * batch, "target"), lambda output, target: 0.0
 
@@ -38,6 +40,11 @@ def test_the_current_directory_is_searched(here):
     assert model == "model"
     assert len(example[0]) == 4
     assert loss(None, None) == 0.0
+
+
+def test_only_a_module_s_own_functions_are_offered(here):
+    with pytest.raises(ValueError, match="it has small, fixed, bare, unpaired$"):
+        call_entry("zoo:nothing")
 
 
 def test_the_batch_is_passed(here):

@@ -8,12 +8,11 @@ checkpoints that were there are as they were.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -71,9 +70,19 @@ class Manifest:
             raise ValueError(f"the pieces of {missing[0]} are not the whole of it")
 
 
+@checked
+class Written:
+    """What a rank has put into its shard; fields as of the manifest."""
+
+    tensors: dict[str, Tensor]
+    pieces: tuple[Piece, ...]
+    options: dict[str, dict[str, Any]]
+
+
 MANIFEST_FILE: FileKind[Manifest] = FileKind(
     "checkpoint", Annotated[Manifest, Versioned()], "take another checkpoint"
 )
+WRITTEN_FILE: FileKind[Written] = FileKind("list of a shard", Written, "save again")
 
 
 def _lies_in(piece: Piece, shape: tuple[int, ...]) -> bool:
@@ -88,12 +97,11 @@ def save_written(
     rank: int,
     parts: Sequence[Part],
     pieces: Sequence[Piece],
-    options: Mapping[str, Mapping[str, Any]],
+    options: dict[str, dict[str, Any]],
 ) -> None:
     """Say what a rank has put into its shard, which is on the disk."""
-    tensors = {part.key: (part.whole, part.array.dtype.name) for part in parts}
-    told = {"tensors": tensors, "pieces": [asdict(piece) for piece in pieces], "options": options}
-    write_atomically(_index(partial, rank), json.dumps(told))
+    tensors = {part.key: Tensor(part.whole, part.array.dtype.name) for part in parts}
+    WRITTEN_FILE.save(Written(tensors, tuple(pieces), options), _index(partial, rank))
 
 
 def _index(partial: Path, rank: int) -> Path:
@@ -122,19 +130,14 @@ def commit(partial: Path, ranks: int, facts: Mapping[str, Any], keep: int | None
 
     facts: the fields of its manifest that are no rank's own
     """
-    merged: dict[str, Any] = {"tensors": {}, "pieces": [], "options": {}}
+    tensors, options, pieces = dict[str, Tensor](), dict[str, dict[str, Any]](), list[Piece]()
     for rank in range(ranks):
-        told = json.loads(_index(partial, rank).read_text())
-        merged["tensors"].update(told["tensors"])
-        merged["options"].update(told["options"])
-        merged["pieces"] += told["pieces"]
+        told = WRITTEN_FILE.loads(_index(partial, rank).read_text())
+        tensors |= told.tensors
+        options |= told.options
+        pieces += told.pieces
         _index(partial, rank).unlink()
-    tensors = {key: Tensor(tuple(s), dtype) for key, (s, dtype) in merged["tensors"].items()}
-    pieces = tuple(
-        Piece(**{**one, "start": tuple(one["start"]), "shape": tuple(one["shape"])})
-        for one in merged["pieces"]
-    )
-    manifest = Manifest(tensors=tensors, pieces=pieces, options=merged["options"], **facts)
+    manifest = Manifest(tensors=tensors, pieces=tuple(pieces), options=options, **facts)
     MANIFEST_FILE.save(manifest, partial / MANIFEST)
     for path in (partial / MANIFEST, partial):
         _flush(path)

@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 
-from autoddl.runtime.checkpoint.folder import checkpoints
+from autoddl.runtime.checkpoint.folder import begin, checkpoints, commit
 from tests.ranks import ROOT
 from tests.runtime.test_trainer import trainer_of
 from tests.runtime.training import arrays, build
@@ -208,6 +208,14 @@ def test_a_job_killed_while_it_saves_keeps_the_last_good_checkpoint(tmp_path):
     assert not list(tmp_path.glob(".step-*"))
     # that of step 1 twice if the job was killed while the second took the place of the first
     assert {place.stem for place in checkpoints(tmp_path)} == {"step-00000001", "step-00000002"}
+
+
+def test_what_a_rank_says_of_its_shard_is_checked_before_the_checkpoint_has_its_name(tmp_path):
+    partial = begin(tmp_path, 1, "token", "{}")
+    (partial / "rank-00000.json").write_text('{"tensors": {}, "pieces": [{"key": 3}]}')
+    with pytest.raises(ValueError, match="options"):
+        commit(partial, 1, {}, None)
+    assert not checkpoints(tmp_path)
 
 
 def test_what_is_no_file_or_folder_is_passed_over(tmp_path):
