@@ -28,7 +28,7 @@ rules of the back end (`memory_rules.MemoryRules`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -55,14 +55,18 @@ class StepTape(StepTensors):
     operators: what they hold on the back end
     in_flight: micro-batches whose forward pass is kept
     is_first:  of the micro-batches, the first one's backward pass is meant, before the sums
-    marks:     actions so far, and bytes that are there all the time, after each operator's forward
-               pass, and then, in reverse order, after each one's backward pass
+    course_of: `course`, or that of a longer step of which tapes are a part
+    marks:     actions so far, and by cause bytes that are there all the time, after each operator's
+               forward pass, and then, in reverse order, after each one's backward pass
     """
 
     operators: OperatorMemory = field(kw_only=True)
     in_flight: int = field(kw_only=True, default=1)
     is_first: bool = field(kw_only=True, default=False)
-    marks: list[tuple[int, int]] = field(default_factory=list)
+    course_of: Callable[[StepTape], tuple[list[int], list[int]]] = field(
+        kw_only=True, default=lambda step: step.course()
+    )
+    marks: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     _filled: dict[Key, str] = field(default_factory=dict)
     _travelling: list[str] = field(default_factory=list)  # buckets, beside what is computed
     # operator -> local bytes of its inputs and outputs
@@ -111,7 +115,7 @@ class StepTape(StepTensors):
         return others * self.tape.bytes_across(actions) if others else 0
 
     def _mark(self) -> None:
-        self.marks.append((len(self.tape.actions), sum(self.tape.always.values())))
+        self.marks.append((len(self.tape.actions), dict(self.tape.always)))
 
     def _beside(self) -> int:
         """How many bytes more all strands hold at their peak than this one does at its own.
@@ -121,7 +125,8 @@ class StepTape(StepTensors):
         """
         count = self.in_flight
         this = 0 if self.is_first else count - 1
-        courses = [self._course() if n == this else self._of_strand(n) for n in range(count)]
+        strands = [self if n == this else self._strand(n) for n in range(count)]
+        courses = [self.course_of(strand) for strand in strands]
         at, most = [0] * count, 0
         for strand, to in self.plan.turns:
             held, done = courses[strand]
@@ -133,15 +138,15 @@ class StepTape(StepTensors):
             most = max(most, now)
         return max(0, most - max(courses[this][0], default=0))
 
-    def _of_strand(self, number: int) -> tuple[list[int], list[int]]:
-        """`_course` of another strand."""
+    def _strand(self, number: int) -> StepTape:
+        """The tape of another strand."""
         is_last = number == self.in_flight - 1
         plan = replace(self.plan, turns=(), buckets=self.plan.buckets if is_last else ())
         step = StepTape(plan, operators=self.operators, in_flight=1)
         step.build()
-        return step._course()
+        return step
 
-    def _course(self) -> tuple[list[int], list[int]]:
+    def course(self) -> tuple[list[int], list[int]]:
         """Bytes held at each action, and actions until each position (`plans.schedule.orders`)."""
         done = [0]
         ops, marks = self.plan.graph.ops, iter(self.marks)
@@ -399,23 +404,16 @@ class StepTape(StepTensors):
             return
         own, what = [self._filled[m.key] for m in members], f"gradient of {members[0].tensor}"
         what = f"bucket of {len(members)} gradients" if len(members) > 1 else what
-
-        def bytes_at(placements: Iterable[NdSbp]) -> float:
-            pairs = zip(members, placements, strict=True)
-            return sum(self.bytes_of(member.tensor, nd) for member, nd in pairs)
-
         name, is_once = own[0], self.plan.micro_batches == 1
         if len(members) > 1 or not is_once:
             # sums over micro-batches are counted all the time: the bucket takes their place
-            size = bytes_at(m.given for m in members) if is_once else 0.0
+            size = self.bytes_at(members, [m.given for m in members]) if is_once else 0.0
             name = self.new(what, [*own, *self._travelling], size, "gradients")
         for ways in zip(*(self._route(m.given, m.steps) for m in members), strict=True):
-            travel = self.travel_of(members[0].tensor, own[0], ways[0])
-            if len(members) > 1:
-                travel = travel.flat(*(bytes_at(way[end] for way in ways) for end in (1, 2)))
-            if not travel.is_view:
-                moved, workspace = f"{ways[0][0]} of {what}", self.moving_bytes(travel)
-                size = travel.after + (0.0 if is_once else workspace)
+            found = self.bytes_together(members, own[0], ways)
+            if found is not None:
+                moved, (after, workspace) = f"{ways[0][0]} of {what}", found
+                size = after + (0.0 if is_once else workspace)
                 workspace = workspace if is_once else 0.0
                 name = self.new(moved, [name], size, "gradients", workspace, "", "planned")
         if is_once:

@@ -4,9 +4,9 @@
 
 with the peaks of `memory_peak`, a sweep over the step's tape (`liveness`). A deep model is many
 blocks that are planned alike, and the tape of such a block is that of its neighbours, later. So the
-executor's peak is told by a step with four blocks of each such run (`_shortened`): the bytes held
-grow by the same f from one block in the middle to the next in the forward pass, and by the same b,
-mostly less than nothing, in the backward pass, so with n blocks left out in the middle
+executor's peak is told by a step with four blocks of each such run (`executor_peak`): the bytes
+held grow by the same f from one block in the middle to the next in the forward pass, and by the
+same b, mostly less than nothing, in the backward pass, so with n blocks left out in the middle
 
     held at their forward pass     held before + i f          i = 1 .. n
     held at their backward pass    held before + n f + i b    i = 1 .. n
@@ -17,12 +17,15 @@ all the time, and what other micro-batches in flight hold, grows by as much for 
 
 That the two blocks in the middle of the short step repeat is seen on its tape: each action changes
 what is held by as many bytes, and hands on the same strides. Otherwise the whole step is written
-down. Without this a search for GPT-3 175B in the memory of 128x8 devices takes twice as long.
+down, as it is where buckets have gradients of several blocks. Without this a search for GPT-3 175B
+in the memory of 128x8 devices takes twice as long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Container, Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -31,12 +34,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..graph.graph import Graph
+from ..graph.graph import SOURCE_KINDS, Graph
 from ..graph.regions import AlikeBlock, alike_blocks
-from .exchange import exchanges
+from .exchange import Buckets, exchanges
 from .liveness import StepTape
 from .memory_rules import MemoryRules
-from .step_tensors import PlannedStep
+from .step_tensors import Key, PlannedStep
 from .tape import Moment, Peak, aligned
 
 KEPT = 4  # blocks of a run: two at either end, as what is at an end may differ from the middle
@@ -89,20 +92,23 @@ def required_bytes(
     executor: what that holds, if it is known
     """
     if executor is None:
-        executor = executor_bytes(plan, rules)
+        executor = executor_peak(plan, rules).bytes
     if executor > limit_bytes or not rules.compiles(plan):
         return executor
     return max(executor, rules.compiled_bytes(plan))
 
 
-def executor_bytes(plan: PlannedStep, rules: MemoryRules) -> int:
-    """As `memory_peak(plan, rules, "executor").bytes`, of a step with few of its equal blocks."""
+def executor_peak(plan: PlannedStep, rules: MemoryRules) -> Peak:
+    """As `memory_peak(plan, rules, "executor")`, of a step with few of its equal blocks.
+
+    Its largest tensors are not told.
+    """
     short, runs = _shortened(plan)
     if runs:
-        found = [_bytes(step, runs) for step in fullest_passes(short, rules)]
-        if None not in found:
-            return max(count for count in found if count is not None)
-    return memory_peak(plan, rules, "executor").bytes
+        with suppress(_Unlike):
+            peaks = [_peak(step, runs) for step in fullest_passes(short, rules)]
+            return max(peaks, key=lambda peak: peak.bytes)
+    return replace(memory_peak(plan, rules, "executor"), largest=())
 
 
 def bucket_room(plan: PlannedStep, rules: MemoryRules) -> float:
@@ -138,16 +144,13 @@ class _Run:
 
 
 def _shortened(plan: PlannedStep) -> tuple[PlannedStep, list[_Run]]:
-    """`plan` without the middle of its runs of blocks that are planned alike.
-
-    None is left out where buckets or turns go across blocks.
-    """
+    """`plan` without the middle of its runs of blocks that are planned alike."""
     runs: list[_Run] = []
     gone: set[str] = set()
     renamed: dict[str, str] = {}
     graph = plan.graph
     outputs = {op.name: op.outputs for op in graph.ops}
-    for blocks in [] if plan.buckets or plan.turns else _planned_alike(plan):
+    for blocks in _planned_alike(plan):
         if len(blocks) <= KEPT:
             continue
         before, after = blocks[: KEPT // 2], blocks[-KEPT // 2 :]
@@ -165,56 +168,99 @@ def _shortened(plan: PlannedStep) -> tuple[PlannedStep, list[_Run]]:
     ]
     tensors = {name: graph.tensors[name] for op in ops for name in op.outputs}
     short: Graph = replace(graph, ops=tuple(ops), tensors=tensors)
-    return replace(plan, graph=short), runs
+    edges = {key: edge for key, edge in plan.edges.items() if key[0] not in gone}
+    return replace(plan, graph=short, edges=edges, buckets=_without(plan, gone)), runs
+
+
+def _without(plan: PlannedStep, gone: Container[str]) -> Buckets:
+    """The buckets without the gradients of these operators."""
+    every = exchanges(plan.graph, plan.ops, plan.edges) if plan.buckets else ()
+    left = (number for number, exchange in enumerate(every) if exchange.op not in gone)
+    now = {number: position for position, number in enumerate(left)}
+    buckets = (tuple(now[n] for n in bucket if n in now) for bucket in plan.buckets)
+    return tuple(filter(None, buckets))
 
 
 def _planned_alike(plan: PlannedStep) -> list[list[AlikeBlock]]:
-    """Runs of blocks that read alike and are placed alike; all or none is run again."""
+    """Runs of blocks that read alike and are placed alike.
+
+    All or none of a block is run again; what travels in a bucket with its gradients is its own.
+    """
     inputs = {op.name: len(op.inputs) for op in plan.graph.ops}
-    again = plan.again
+    again, beside = plan.again, _beside(plan)
 
     def key(block: AlikeBlock) -> Hashable:
         names = *block.own, *block.ops
         of = {again.block_of.get(name) for name in block.ops}
         number = of.pop()
         whole = not of and (number is None or len(again.blocks[number]) == len(block.ops))
-        edges = [plan.edges.get((name, n)) for name in names for n in range(inputs[name])]
+        uses = [(name, n) for name in names for n in range(inputs[name])]
+        edges = map(plan.edges.get, uses)
         steps = (None if e is None else (e.forward, e.backward, e.zero_stage) for e in edges)
+        at = {use: position for position, use in enumerate(uses)} if beside else {}
+        together = [[at.get(other, -1) for other in beside[use]] for use in uses if use in beside]
+        whole = whole and not any(-1 in places for places in together)
         return (
             number is None if whole else block.ops,
             tuple(plan.ops[name] for name in names),
             tuple(steps),
+            tuple(map(tuple, together)),
         )
 
     return [list(same) for run in alike_blocks(plan.graph) for _, same in groupby(run, key)]
 
 
-def _bytes(step: StepTape, runs: Sequence[_Run]) -> int | None:
-    """The peak of the whole step, of which `step` is a part; None if that does not tell it."""
-    moments = _Moments(step)
-    held, always = moments.held.copy(), sum(step.tape.always.values())
+def _beside(plan: PlannedStep) -> dict[Key, list[Key]]:
+    """Use of a parameter whose gradient travels in a bucket -> all uses of that bucket."""
+    every = exchanges(plan.graph, plan.ops, plan.edges) if plan.buckets else ()
+    found: dict[Key, list[Key]] = {}
+    for bucket in plan.buckets:
+        if not every[bucket[0]].is_often:  # else each is there by itself
+            keys = [every[n].key for n in bucket]
+            found.update((key, keys) for key in keys)
+    return found
+
+
+class _Unlike(Exception):
+    """Blocks that are planned alike do not do the same: a short step does not tell of the whole."""
+
+
+def _peak(step: StepTape, runs: Sequence[_Run]) -> Peak:
+    """The peak of the whole step, of which `step` is a part, to be built."""
+    step.course_of = lambda strand: _Course(strand, runs).positions()
+    step.build()
+    course = _Course(step, runs)
+    like = course.like
+    always = Counter[str](step.tape.always)
     for run in runs:
-        if not moments.repeats(run):
-            return None
-        one, two = (moments.forward(run.blocks[n]) for n in (1, 2))
-        held[two.start :] += run.left_out * (moments.held[two.start] - moments.held[one.start])
-        two, one = (moments.backward(run.blocks[n]) for n in (2, 1))
-        held[one.start :] += run.left_out * (moments.held[one.start] - moments.held[two.start])
-        always += run.left_out * moments.always(run.blocks[1])
-    return int((held + moments.workspace).max(initial=0)) + always
+        for cause, count in course.always(run.blocks[1]).items():
+            always[cause] += run.left_out * count
+    at = int(course.held.argmax())
+    by_cause = Counter(always)
+    by_cause["workspace"] += int(course.workspace[like[at]])
+    for cause, changes in course.changes.items():
+        by_cause[cause] += int(changes[like[: at + 1]].sum())
+    moment = step.tape.actions[like[at]].name  # of no block that is left out, see above
+    found = {cause: count for cause, count in by_cause.items() if count}
+    return Peak(sum(found.values()), moment, found, dict(always))
 
 
-class _Moments:
-    """Of the tape of a step: what is held at each action.
+class _Course:
+    """What each action of a step does to the bytes that are held, by its tape.
 
-    held, workspace: [actions] bytes, without what is there all the time
+    changes:   cause -> [actions] bytes more than at the action before, without workspaces
+    workspace: [actions] bytes
     """
 
-    def __init__(self, step: StepTape):
-        self.step, self.tape = step, step.build()
-        self.workspace: Ints = np.array([a.workspace for a in self.tape.actions], dtype=np.int64)
-        self.held: Ints = np.array(self.tape.held(), dtype=np.int64) - self.workspace
+    def __init__(self, step: StepTape, runs: Sequence[_Run]):
+        self.step, self.runs, tape = step, runs, step.tape
+        self.changes = {
+            cause: np.array(changes, dtype=np.int64) for cause, changes in tape.changes().items()
+        }
+        self.workspace: Ints = np.array([a.workspace for a in tape.actions], dtype=np.int64)
         self._at = {op.name: n for n, op in enumerate(step.plan.graph.ops)}
+        if not all(map(self._repeats, runs)):
+            raise _Unlike
 
     @cached_property
     def _ends(self) -> list[int]:
@@ -232,25 +278,63 @@ class _Moments:
         first, last = end - self._at[block.ops[-1]], end - self._at[block.ops[0]]
         return range(self._ends[first - 1], self._ends[last])
 
-    def always(self, block: AlikeBlock) -> int:
+    @cached_property
+    def like(self) -> Ints:
+        """Of each action of the whole step, the one here that it is like."""
+        parts = [self.forward(run.blocks[2]) for run in self.runs]
+        parts += [self.backward(run.blocks[1]) for run in self.runs]
+        return self._repeated(len(self.workspace), parts)
+
+    @cached_property
+    def held(self) -> Ints:
+        """Bytes at each action of the whole step, without what is there all the time."""
+        changes = (changes[self.like].cumsum() for changes in self.changes.values())
+        return sum(changes, self.workspace[self.like])
+
+    def positions(self) -> tuple[list[int], list[int]]:
+        """`StepTape.course` of the whole step."""
+        _, done = self.step.course()
+        names = [op.name for op in self.step.plan.graph.ops if op.kind not in SOURCE_KINDS]
+        at, end = {name: 2 * n + 1 for n, name in enumerate(names)}, len(done) + 1
+        parts = []
+        for block in (run.blocks[2] for run in self.runs):
+            parts.append(range(at[block.ops[0]], at[block.ops[-1]] + 2))
+        for block in (run.blocks[1] for run in self.runs):
+            parts.append(range(end - at[block.ops[-1]] - 2, end - at[block.ops[0]]))
+        more = np.diff(done, prepend=0)[self._repeated(len(done), parts)]
+        return self.held.tolist(), more.cumsum().tolist()
+
+    def _repeated(self, count: int, parts: Sequence[range]) -> Ints:
+        """0 .. count - 1 with those of each run's parts there for the blocks left out, too."""
+        times = [run.left_out for run in self.runs] * 2
+        pieces: list[Ints] = []
+        at = 0
+        for part, more in sorted(zip(parts, times, strict=True), key=lambda item: item[0].start):
+            pieces += [np.arange(at, part.start), np.tile(np.array(part), more)]
+            at = part.start
+        return np.concatenate([*pieces, np.arange(at, count)])
+
+    def always(self, block: AlikeBlock) -> Counter[str]:
         """Bytes for a block of what is there all the time, or is held for others in flight."""
-        sums = [0, *(count for _, count in self.step.marks)]
+        sums = [{}, *(counts for _, counts in self.step.marks)]
         end = 2 * len(self._at) - 1
         places = [self._at[name] for name in (*block.ops, *block.own)]
-        passes = (*places, *(end - place for place in places))
-        held = self.step.held_for_others(self.forward(block))
-        return sum(sums[n + 1] - sums[n] for n in passes) + held
+        found = Counter[str]()
+        for n in (*places, *(end - place for place in places)):
+            found.update(sums[n + 1])
+            found.subtract(sums[n])
+        found["in flight"] += self.step.held_for_others(self.forward(block))
+        return found
 
-    def repeats(self, run: _Run) -> bool:
+    def _repeats(self, run: _Run) -> bool:
         """Whether the tape tells that what is left out does what the blocks around it do."""
         one, two = run.blocks[1:3]
         pairs = [(of(one), of(two)) for of in (self.forward, self.backward)]
-        changes = np.diff(self.held, prepend=0)
         return (
             all(
                 len(a) > 0 and np.array_equal(of[a.start : a.stop], of[b.start : b.stop])
                 for a, b in pairs
-                for of in (changes, self.workspace)
+                for of in (*self.changes.values(), self.workspace)
             )
             and self.always(one) == self.always(two)
             and self._strides(one) == self._strides(two)

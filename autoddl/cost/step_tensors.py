@@ -10,7 +10,7 @@ global: a split of one dim leaves the order of the others as it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -22,7 +22,7 @@ from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
 from ..sbp.signature import OpSpec, View, find_rule
 from .collectives import Device, Travel
-from .exchange import Buckets
+from .exchange import Buckets, Exchange
 from .recompute import Recomputation
 from .tape import Tape, Transfer
 
@@ -259,19 +259,37 @@ class StepTensors(ABC):
 
     def moved(self, what: str, tensor: str, name: str, way: Way, transfer: Transfer) -> str:
         """The name of `tensor`, which is `name`, after one way."""
-        _, source, _ = way
-        copied = self.copied_bytes(name, tensor, source) if name in self.strides else 0.0
-        # of 54,884 in planning GPT-3 175B in the memory of 128x8 devices 258 differ
-        key = self.plan.graph.tensors[tensor].spec, way, copied
-        if key not in self._moves:
-            travel = self.travel_of(tensor, name, way)
-            new = None if travel.is_view else (travel.after, self.moving_bytes(travel))
-            self._moves[key] = new
-        found = self._moves[key]
+        found = self.bytes_moved(tensor, name, way)
         if found is None:
             return name
         after, workspace = found
         return self.new(what, [name], after, "redistribution", workspace, "", transfer)
+
+    def bytes_moved(self, tensor: str, name: str, way: Way) -> tuple[float, float] | None:
+        """Bytes of `tensor`, which is `name`, after one way and while it travels; None: a view."""
+        copied = self.copied_bytes(name, tensor, way[1]) if name in self.strides else 0.0
+        # of 54,884 in planning GPT-3 175B in the memory of 128x8 devices 258 differ
+        key = self.plan.graph.tensors[tensor].spec, way, copied
+        if key not in self._moves:
+            travel = self.travel_of(tensor, name, way)
+            self._moves[key] = None if travel.is_view else (travel.after, self.moving_bytes(travel))
+        return self._moves[key]
+
+    def bytes_at(self, members: Sequence[Exchange], placements: Iterable[NdSbp]) -> float:
+        """Bytes of a bucket whose gradients are so placed."""
+        pairs = zip(members, placements, strict=True)
+        return sum(self.bytes_of(member.tensor, nd) for member, nd in pairs)
+
+    def bytes_together(
+        self, members: Sequence[Exchange], name: str, ways: Sequence[Way]
+    ) -> tuple[float, float] | None:
+        """As `bytes_moved`, of a bucket, the first of whose gradients is `name`."""
+        if len(members) == 1:
+            return self.bytes_moved(members[0].tensor, name, ways[0])
+        travel = self.travel_of(members[0].tensor, name, ways[0])
+        _, before, after = zip(*ways, strict=True)
+        travel = travel.flat(self.bytes_at(members, before), self.bytes_at(members, after))
+        return None if travel.is_view else (travel.after, self.moving_bytes(travel))
 
     @abstractmethod
     def moving_bytes(self, travel: Travel) -> float:

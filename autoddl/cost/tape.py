@@ -160,6 +160,17 @@ class Tape:
         totals = itertools.accumulate(change[: len(self.actions)])
         return [total + a.workspace for total, a in zip(totals, self.actions, strict=True)]
 
+    def changes(self) -> dict[str, list[int]]:
+        """By cause, bytes more at each action than at the one before, without workspaces."""
+        size, cause, made_at = self._sizes()
+        own, death = self._lives(size, made_at)
+        found: dict[str, list[int]] = defaultdict(lambda: [0] * (len(self.actions) + 2))
+        for key, number in own.items():
+            change = found[cause[key]]
+            change[number] += size[key]
+            change[death[key] + 1] -= size[key]
+        return {why: change[: len(self.actions)] for why, change in found.items()}
+
     def course(self) -> list[Moment]:
         """What is held at each action, in order: the fullest is the peak of `sweep`."""
         size, cause, made_at = self._sizes()

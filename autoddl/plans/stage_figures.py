@@ -27,7 +27,13 @@ from ..cost.exchange import Buckets, Key, exchanges, sharers
 from ..cost.model import CostModel, MemoryView
 from ..cost.operators import Timed, timed_operators
 from ..cost.recompute import Recomputation
-from ..cost.required import Runtime, memory_course, memory_peak, required_bytes
+from ..cost.required import (
+    Runtime,
+    executor_peak,
+    memory_course,
+    memory_peak,
+    required_bytes,
+)
 from ..cost.step_tensors import PlannedStep
 from ..cost.tape import Moment, Peak
 from ..graph.graph import Graph
@@ -216,13 +222,12 @@ class StageFigures:
 
     def memory_peak(self, runtime: Runtime = "graph") -> Peak:
         """The fullest moment of a step on one device, by the lifetimes of its tensors."""
-        if runtime == "executor":
-            return self._executor_peak
         return memory_peak(self.step, self.model.memory_rules, runtime)
 
     @cached_property
-    def _executor_peak(self) -> Peak:
-        return memory_peak(self.step, self.model.memory_rules, "executor")
+    def executor_peak(self) -> Peak:
+        """As `memory_peak("executor")`, sooner, but for its largest tensors."""
+        return executor_peak(self.step, self.model.memory_rules)
 
     @cached_property
     def memory_course(self) -> list[Moment]:
@@ -236,9 +241,9 @@ class StageFigures:
     @cached_property
     def _required_bytes(self) -> int:
         rules = self.model.memory_rules
-        return required_bytes(self.step, rules, math.inf, self._executor_peak.bytes)
+        return required_bytes(self.step, rules, math.inf, self.executor_peak.bytes)
 
     @cached_property
     def peak_bytes(self) -> int:
         """What the executor holds at its fullest moment."""
-        return self._executor_peak.bytes
+        return self.executor_peak.bytes

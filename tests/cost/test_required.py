@@ -14,20 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl.cost import required
-from autoddl.cost.exchange import exchanges
+from autoddl.cost.exchange import Buckets, exchanges
 from autoddl.cost.liveness import StepTape
 from autoddl.cost.memory_rules import rules_of
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
 from autoddl.cost.required import (
     bucket_room,
-    executor_bytes,
+    executor_peak,
     fullest_passes,
     memory_peak,
     required_bytes,
 )
 from autoddl.cost.step_tensors import PlannedStep
-from autoddl.graph.graph import Graph
+from autoddl.graph.graph import SOURCE_KINDS, Graph
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.realize import place
 from autoddl.planner.tables.tables import build_tables
@@ -138,17 +138,59 @@ def drawn(
     seed=st.integers(0, 1000),
     optimizer=st.sampled_from(["sgd", "adam"]),
     in_flight=st.integers(1, 3),
+    most=st.sampled_from([0, 0, 1, 2, 100]),
+    alone=st.sets(st.integers(0, 13), max_size=2).map(sorted),
+    takes_turns=st.booleans(),
     back_end=st.sampled_from(sorted(RULES)),
 )
 def test_it_is_that_of_the_whole_step(
-    name, blocks, shape: tuple[int, int], parts, kinds, again, seed, optimizer, in_flight, back_end
-):
+    name, blocks, shape: tuple[int, int], parts, kinds, again, seed, optimizer, in_flight, most,
+    alone, takes_turns, back_end,
+):  # fmt: skip
+    """most: gradients of a block in a bucket; 0 for no buckets"""
     graph = GRAPHS[name](blocks)
     if not graph.batch:
         parts = 1
     step = drawn(graph, *shape, parts, kinds, again, seed, optimizer, in_flight)
     rules = RULES[back_end]
-    assert executor_bytes(step, rules) == memory_peak(step, rules, "executor").bytes
+    step = replace(step, buckets=in_blocks(step, most, alone)) if most else step
+    if takes_turns and 1 < in_flight <= parts:
+        step = replace(step, turns=turns(step, in_flight, seed))
+    found, whole = executor_peak(step, rules), memory_peak(step, rules, "executor")
+    assert (found.bytes, found.moment) == (whole.bytes, whole.moment)
+    for told, right in ((found.by_cause, whole.by_cause), (found.always, whole.always)):
+        assert {c: n for c, n in told.items() if n} == {c: n for c, n in right.items() if n}
+
+
+def turns(step: PlannedStep, count: int, seed: int) -> list[tuple[int, int]]:
+    """Of so many strands, at random: none is ahead of one before it."""
+    end = 4 * sum(op.kind not in SOURCE_KINDS for op in step.graph.ops)
+    rng, at, found = random.Random(seed), [0] * count, []
+    while at[-1] < end:
+        strand = rng.randrange(count)
+        most = at[strand - 1] if strand else end
+        if at[strand] < most:
+            at[strand] = min(most, at[strand] + rng.choice([1, 2, 5, end]))
+            found.append((strand, at[strand]))
+    return found
+
+
+def in_blocks(step: PlannedStep, most: int, alone: Sequence[int] = ()) -> Buckets:
+    """At most so many gradients of a block in a bucket, of those that may travel together.
+
+    alone: blocks of which each travels by itself
+    """
+    every = exchanges(step.graph, step.ops, step.edges)
+    number_of = {name: n for n, b in enumerate(repeated_blocks(step.graph)) for name in b}
+    found: dict[object, list[list[int]]] = {}
+    for number in reversed(range(len(every))):
+        exchange = every[number]
+        block = number_of.get(exchange.op, -1)
+        own = found.setdefault((block, exchange.company), [[]])
+        if len(own[-1]) == (1 if block in alone else most):
+            own.append([])
+        own[-1].append(number)
+    return tuple(tuple(bucket) for buckets in found.values() for bucket in buckets)
 
 
 @settings(deadline=None, max_examples=10)
@@ -199,18 +241,42 @@ def lengths(step: PlannedStep, built: list[int]) -> list[int]:
     rules = RULES["oneflow"]
     whole = max(p.build().sweep().bytes for p in fullest_passes(step, rules))
     built.clear()
-    assert executor_bytes(step, rules) == whole
+    assert executor_peak(step, rules).bytes == whole
     return built
 
 
 @pytest.mark.parametrize("back_end", RULES)
 @pytest.mark.parametrize("again", [(), range(16), range(8)], ids=["none", "all", "half"])
+@pytest.mark.parametrize("most, strands", [(0, 1), (2, 1), (2, 2)])
 @pytest.mark.parametrize("name", ["mlp", "attention", "residual", "shared"])
-def test_of_equal_blocks_four_are_enough(name, again, back_end, built):
-    step = drawn(GRAPHS[name](16), 1, 2, 2, [0], again, 0)
-    rules = RULES[back_end]
-    assert executor_bytes(step, rules) == memory_peak(step, rules, "executor").bytes
-    assert len(built) == 2 and built[0] < built[1] * 0.8
+def test_of_equal_blocks_four_are_enough(name, most, strands, again, back_end, built):
+    """Whether gradients travel in buckets, and micro-batches take turns."""
+    step, rules = drawn(GRAPHS[name](16), 1, 2, 4, [0], again, 0, "adam", strands), RULES[back_end]
+    step = replace(step, buckets=in_blocks(step, most)) if most else step
+    for seed in range(3 if strands > 1 else 1):
+        step = replace(step, turns=turns(step, strands, seed) if strands > 1 else ())
+        built.clear()
+        assert executor_peak(step, rules).bytes == memory_peak(step, rules, "executor").bytes
+        assert len(built) == 2 * strands and built[0] < built[-1] * 0.8
+
+
+@pytest.mark.parametrize("alone, left_out", [(range(4, 9), [1, 2]), (range(0, 16, 2), [])])
+def test_blocks_whose_buckets_differ_are_not_alike(alone, left_out, built):
+    step = drawn(GRAPHS["residual"](16), 1, 2, 2, [0], (), 1)
+    step = replace(step, buckets=in_blocks(step, 3, alone))
+    assert {1, 2} <= {len(bucket) for bucket in step.buckets}
+    short, runs = required._shortened(step)
+    assert [run.left_out for run in runs] == left_out
+    assert lengths(step, built) == [len(short.graph.ops)]
+
+
+def test_blocks_whose_gradients_travel_with_those_of_others_are_all_there(built):
+    """Each place in a block has its counterpart eight blocks later."""
+    step = drawn(GRAPHS["mlp"](16), 1, 2, 2, [0], (), 1)
+    alone = in_blocks(step, 1)
+    pairs = tuple((*one, *other) for one, other in zip(alone[:15], alone[15:], strict=True))
+    step = replace(step, buckets=pairs)
+    assert lengths(step, built) == [len(step.graph.ops)]
 
 
 def test_two_kinds_of_blocks_are_two_runs():

@@ -112,10 +112,7 @@ def _time(known: StageFigures) -> Table:
 
 
 def _memory(known: StageFigures) -> Table:
-    peak, needed = (
-        known.memory_peak("executor"),
-        known.required_bytes(),
-    )
+    peak, needed = known.executor_peak, known.required_bytes()
     if needed > peak.bytes:
         peak = known.memory_peak("graph")
     return memory_table(peak, known.limit_bytes, max(needed - peak.bytes, 0))
@@ -163,10 +160,7 @@ def _savings(known: StageFigures) -> Table | None:
     notes: tuple[str, ...] = ()
     if known.stage.recomputed:
         kept, blocks = stage_figures(known.stage.keeping_all()), len(known.stage.recomputed)
-        before, after = (
-            kept.memory_peak("executor").bytes,
-            known.memory_peak("executor").bytes,
-        )
+        before, after = kept.executor_peak.bytes, known.executor_peak.bytes
         extra = known.cost.iteration_s - kept.cost.iteration_s
         which = f"{blocks} block{'' if blocks == 1 else 's'}"
         rows.append(_saving("recomputation", f"{which} run forward again", before - after, extra))
