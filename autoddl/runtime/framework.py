@@ -13,8 +13,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .entry import HUGGING_FACE, Entry, find_entry
@@ -107,7 +108,7 @@ def framework_of_entry(name: str, call: str) -> Framework:
         return framework("torch", call)
     if ":" not in name:
         return framework(_FIRST, call)
-    with _without_no_news():
+    with _without_no_news(), _ctrl_c_afterwards():
         module = sys.modules[find_entry(name).__module__]
     origins = {_origin(value) for value in vars(module).values()}
     return framework("torch" if "torch" in origins and _FIRST not in origins else _FIRST, call)
@@ -140,14 +141,44 @@ def need(framework: str, call: str) -> None:
 def need_oneflow(call: str) -> None:
     """Raise BackendMissing, naming the call, if OneFlow cannot be imported."""
     try:
-        with _without_no_news():
+        with _without_no_news(), _ctrl_c_afterwards():
             import oneflow  # noqa: F401
     except ImportError as error:
         raise BackendMissing(
             f"{call} needs OneFlow, which cannot be imported here ({error}). Planning saved graphs "
             "works without it; 'autoddl doctor' says how to install it"
         ) from error
-    let_python_interrupt()
+
+
+@contextlib.contextmanager
+def _ctrl_c_afterwards() -> Iterator[None]:
+    """Ctrl-C while OneFlow is imported comes after that, which it would make fail or abort.
+
+    Not on a rank, whose import waits for all others, maybe for ever. While OneFlow's own handler is
+    in that place, for a tenth of the import, Ctrl-C ends the process without a word.
+    """
+    known = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not (is_main and callable(known)) or os.environ.get("WORLD_SIZE", "1") != "1":
+        yield
+        return
+    pressed = False
+
+    def press(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        spec = getattr(sys.modules.get("oneflow"), "__spec__", None)
+        if getattr(spec, "_initializing", False):
+            pressed = True
+        else:
+            known(number, frame)
+
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, known)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def let_python_interrupt() -> None:
@@ -167,7 +198,7 @@ def _without_no_news() -> Iterator[None]:
     """Everything that this process writes to stderr meanwhile arrives, but for the line `NO_NEWS`.
 
     OneFlow's libraries write it themselves, so it is taken out on its way; by another process, as
-    nothing else must be lost if this one is killed.
+    nothing else must be lost if this one is killed, and which Ctrl-C does not end.
     """
     if "oneflow" in sys.modules:  # it has been said
         yield
@@ -176,7 +207,7 @@ def _without_no_news() -> Iterator[None]:
     kept = os.dup(2)
     try:
         command = ["grep", "-vxF", "--line-buffered", NO_NEWS]
-        grep = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=kept)
+        grep = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=kept, start_new_session=True)
     except OSError:  # there is no grep: then the line is seen
         os.close(kept)
         yield

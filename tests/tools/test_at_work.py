@@ -1,10 +1,12 @@
 """Signs of life of commands that last, and what Ctrl-C leaves."""
 
+import contextlib
 import io
 import logging
 import time
 
 import pytest
+from click.testing import CliRunner
 
 from autoddl.planner.baselines.pricing import BaselinePricer
 from autoddl.planner.options import PlanOptions
@@ -12,10 +14,12 @@ from autoddl.planner.planner import find_plan
 from autoddl.plans.format import LEFT, before, more
 from autoddl.tools import at_work as signs
 from autoddl.tools.at_work import at_work
+from autoddl.tools.cli import main
 from autoddl.tools.compare import MEGATRON_STAGES, OURS, compare
 from autoddl.tools.report.compare import comparison_report
 from tests.clusters import cluster
 from tests.graphs import attention
+from tests.plans.example import PLAN
 
 GRAPH, WHERE = attention(8, 8, 6, 16, 2), cluster("gcp_a100", 4, 1)
 
@@ -219,3 +223,28 @@ def test_ctrl_c_while_our_plan_is_searched_ends_the_comparison(listening, stages
     assert [scheme.name for scheme in found.schemes] == [OURS] and not found.is_whole
     assert "interrupted" in str(comparison_report(found).to_json())
     assert not any("now" in told for told in heard.told)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("explain plan.json", "reading plan.json"),
+        ("memory plan.json", "reading plan.json"),
+        ("diff plan.json plan.json", "comparing plan.json with plan.json"),
+        ("export plan.json -o parallel.py", "reading plan.json"),
+        ("calibrate --refit --output mine.json", "preparing to measure"),
+    ],
+)
+def test_commands_that_read_large_files_give_a_sign(command, expected, tmp_path, monkeypatch):
+    told = []
+
+    @contextlib.contextmanager
+    def heard(what, **_):
+        told.append(what)
+        yield
+
+    monkeypatch.setattr(signs, "at_work", heard)
+    monkeypatch.chdir(tmp_path)
+    PLAN.save("plan.json")
+    CliRunner().invoke(main, command.split())
+    assert set(told) == {expected}

@@ -27,6 +27,7 @@ from ...runtime.measure.measured import BUDGET_S, Limits
 from ...runtime.measure.record import Machine, Record, record_path
 from ...runtime.measure.schedule import KINDS, MAX_BYTES, SENDING, message_sizes, schedule
 from ...sbp.mesh import Mesh
+from ..at_work import at_work
 from .machine import check_kinds, fit_record, machine_of, with_kinds
 from .progress import Reporter, relayed
 
@@ -146,7 +147,8 @@ def calibrate(job: CalibrateJob) -> int:
         Record.load(path).check_same(
             this_machine((platform.node(),) * mesh.nodes), mesh.nodes, mesh.gpus_per_node
         )
-    _ = job.framework  # that it is here is known before any process starts
+    with at_work("importing the framework", first_s=0):
+        _ = job.framework  # that it is here is known before any process starts
     print(
         f"starting {mesh.size} processes, which measure for at most {job.budget_s:g} s (--budget)"
         f"{', and as long a model' if job.model else ''}; "

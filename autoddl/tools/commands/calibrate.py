@@ -73,8 +73,11 @@ def calibrate(quick: bool, only_refit: bool, **options: Any) -> None:
     it goes on from there, also with a (further) --model. Under a launcher each process is one rank;
     otherwise all start here.
     """
-    from ...runtime.measure.record import record_path
-    from ..calibration.calibrate import QUICK, CalibrateJob, calibrate, plot_path, refit
+    from ..at_work import at_work
+
+    with at_work("preparing to measure"):  # imports take a second, too
+        from ...runtime.measure.record import record_path
+        from ..calibration.calibrate import QUICK, CalibrateJob, calibrate, plot_path, refit
 
     given = {name: value for name, value in options.items() if value is not None}
     job = CalibrateJob(**{**(QUICK if quick else {}), **given})

@@ -22,8 +22,12 @@ def diff(first: str, second: str, notation: Notation, as_json: bool) -> None:
 
     Seconds, bytes and memory are those of B less those of A.
     """
-    from ...plans import Plan
-    from ...plans.diff import report
-    from ..show import show
+    from ..at_work import at_work
 
-    show(report(Plan.load(first), Plan.load(second)), as_json, notation=notation)
+    with at_work(f"comparing {first} with {second}"):  # imports take a second, too
+        from ...plans import Plan
+        from ...plans.diff import report
+        from ..show import show
+
+        told = report(Plan.load(first), Plan.load(second))
+    show(told, as_json, notation=notation)

@@ -18,11 +18,14 @@ def export(plan: str, output: str) -> None:
     parallelize_module on as many processes as the plan is for. A plan that these cannot do is
     refused, with what it does.
     """
-    from ..._files import write_atomically
-    from ...plans import Plan
-    from ...plans.torch_styles import torch_styles
+    from ..at_work import at_work
 
     check_apart({"PLAN": plan}, output=output)
-    text = torch_styles(Plan.load(plan))
+    with at_work(f"reading {plan}"):  # imports take a second, too
+        from ..._files import write_atomically
+        from ...plans import Plan
+        from ...plans.torch_styles import torch_styles
+
+        text = torch_styles(Plan.load(plan))
     write_atomically(output, text.rstrip("\n"))
     click.echo(f"wrote {output}; call its parallelize(model) on every process")

@@ -33,20 +33,22 @@ if TYPE_CHECKING:
 @JSON
 def memory(plan_file: str, exact: bool, runtime: Any, as_json: bool) -> None:
     """Say what the plan in PLAN keeps on a device, by cause, at the fullest moment of a step."""
-    from ...plans import Plan
-    from ...plans.report.contents import titles
-    from ...plans.report.sections import Part, Report
-    from ...plans.stage_figures import stage_figures
-    from ..show import show
+    from ..at_work import at_work
 
-    plan = Plan.load(plan_file)
-    if exact:
-        who, parts = "OneFlow's compiled plan", [_exact(plan)]
-    else:
-        who = f"predicted for the {runtime}"
-        known = [stage_figures(stage) for stage in plan.stages]
+    with at_work(f"reading {plan_file}"):  # imports take a second, too
+        from ...plans import Plan
+        from ...plans.report.contents import titles
+        from ...plans.report.sections import Part, Report
+        from ...plans.stage_figures import stage_figures
+        from ..show import show
+
+        plan = Plan.load(plan_file)
+        known = [] if exact else [stage_figures(stage) for stage in plan.stages]
         told = _estimate(plan)
         parts = [_sections(own.memory_peak(runtime), own.limit_bytes, told) for own in known]
+    who = f"predicted for the {runtime}"
+    if exact:
+        who, parts = "OneFlow's compiled plan", [_exact(plan)]
     title, how = titles(plan)
     stages = tuple(Part(f"stage {number}", part) for number, part in enumerate(parts))
     show(Report(title, f"{how}: {who}", (_stages(len(parts)),), stages, (), "stages"), as_json)
