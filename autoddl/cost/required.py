@@ -28,7 +28,7 @@ from collections.abc import Container, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Literal
 
 import numpy as np
@@ -168,6 +168,7 @@ def _shortened(plan: PlannedStep) -> tuple[PlannedStep, list[_Run]]:
     ]
     tensors = {name: graph.tensors[name] for op in ops for name in op.outputs}
     short: Graph = replace(graph, ops=tuple(ops), tensors=tensors)
+    short.__dict__["gradients"] = graph.gradients  # slow to find out, and the same
     edges = {key: edge for key, edge in plan.edges.items() if key[0] not in gone}
     return replace(plan, graph=short, edges=edges, buckets=_without(plan, gone)), runs
 
@@ -181,8 +182,8 @@ def _without(plan: PlannedStep, gone: Container[str]) -> Buckets:
     return tuple(filter(None, buckets))
 
 
-def _planned_alike(plan: PlannedStep) -> list[list[AlikeBlock]]:
-    """Runs of blocks that read alike and are placed alike.
+def _planned_alike(plan: PlannedStep) -> Iterator[list[AlikeBlock]]:
+    """Runs of blocks, or of pairs of them, that read alike and are placed alike.
 
     All or none of a block is run again; what travels in a bucket with its gradients is its own.
     """
@@ -191,23 +192,35 @@ def _planned_alike(plan: PlannedStep) -> list[list[AlikeBlock]]:
 
     def key(block: AlikeBlock) -> Hashable:
         names = *block.own, *block.ops
-        of = {again.block_of.get(name) for name in block.ops}
-        number = of.pop()
-        whole = not of and (number is None or len(again.blocks[number]) == len(block.ops))
         uses = [(name, n) for name in names for n in range(inputs[name])]
         edges = map(plan.edges.get, uses)
         steps = (None if e is None else (e.forward, e.backward, e.zero_stage) for e in edges)
         at = {use: position for position, use in enumerate(uses)} if beside else {}
         together = [[at.get(other, -1) for other in beside[use]] for use in uses if use in beside]
-        whole = whole and not any(-1 in places for places in together)
+        number_of = {again.block_of.get(name) for name in block.ops}
+        runs_again = sum(len(again.blocks[n]) for n in number_of if n is not None)
+        apart = runs_again not in (0, len(block.ops)) or any(-1 in places for places in together)
         return (
-            number is None if whole else block.ops,
+            block.ops if apart else runs_again,
             tuple(plan.ops[name] for name in names),
             tuple(steps),
             tuple(map(tuple, together)),
         )
 
-    return [list(same) for run in alike_blocks(plan.graph) for _, same in groupby(run, key)]
+    for run in alike_blocks(plan.graph):
+        for count in (1, 2):  # of schemes whose blocks cost the same in two ways, plans alternate
+            found = [list(same) for _, same in groupby(_joined(run, count), key)]
+            if any(len(blocks) > KEPT for blocks in found):
+                yield from found
+                break
+
+
+def _joined(run: Sequence[AlikeBlock], count: int) -> Iterator[AlikeBlock]:
+    """So many blocks that follow one another as one."""
+    for n in range(0, len(run) - count + 1, count):
+        part = run[n : n + count]
+        ops, own = chain(*(b.ops for b in part)), chain(*(b.own for b in part))
+        yield AlikeBlock(tuple(ops), tuple(own), part[0].key)
 
 
 def _beside(plan: PlannedStep) -> dict[Key, list[Key]]:
@@ -321,8 +334,9 @@ class _Course:
         places = [self._at[name] for name in (*block.ops, *block.own)]
         found = Counter[str]()
         for n in (*places, *(end - place for place in places)):
-            found.update(sums[n + 1])
-            found.subtract(sums[n])
+            if sums[n + 1] != sums[n]:
+                found.update(sums[n + 1])
+                found.subtract(sums[n])
         found["in flight"] += self.step.held_for_others(self.forward(block))
         return found
 

@@ -260,8 +260,13 @@ def test_of_equal_blocks_four_are_enough(name, most, strands, again, back_end, b
         assert len(built) == 2 * strands and built[0] < built[-1] * 0.8
 
 
-@pytest.mark.parametrize("alone, left_out", [(range(4, 9), [1, 2]), (range(0, 16, 2), [])])
+@pytest.mark.parametrize(
+    "alone, left_out",
+    [(range(4, 9), [1, 2]), (range(0, 16, 2), [3]), ((0, 3, 4, 7, 8, 11, 12, 15), [])],
+    ids=["several", "every second", "two of four"],
+)
 def test_blocks_whose_buckets_differ_are_not_alike(alone, left_out, built):
+    """But pairs of them may be."""
     step = drawn(GRAPHS["residual"](16), 1, 2, 2, [0], (), 1)
     step = replace(step, buckets=in_blocks(step, 3, alone))
     assert {1, 2} <= {len(bucket) for bucket in step.buckets}
