@@ -312,6 +312,7 @@ class Graph(Once):
         ops: list[Op] = []
         tensors = dict(self.tensors)
         renamed: dict[tuple[str, int], str] = {}
+        needs_grad, gives_grad = map(set, self.gradients)
         for op in self.ops:
             ins = tuple(renamed.get((op.name, n), name) for n, name in enumerate(op.inputs))
             ops.append(op if ins == op.inputs else dataclasses.replace(op, inputs=ins))
@@ -323,7 +324,13 @@ class Graph(Once):
                     fork = Op(f"{op.name}{suffix}", "fork", (out,), (name,), module=op.module)
                     ops.append(fork)
                     renamed.update(dict.fromkeys(uses, name))
-        return dataclasses.replace(self, ops=tuple(ops), tensors=tensors)
+                    if not self.gives_grad.isdisjoint(uses):
+                        needs_grad.add(name)
+                        gives_grad.add((fork.name, 0))
+        forked = dataclasses.replace(self, ops=tuple(ops), tensors=tensors)
+        # slow to find out
+        forked.__dict__["gradients"] = frozenset(needs_grad), frozenset(gives_grad)
+        return forked
 
     def _forked_uses(self, op: Op, out: str) -> list[list[tuple[str, int]]]:
         """The uses of an operator's output that share a fork, several of each."""

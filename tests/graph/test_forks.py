@@ -1,9 +1,14 @@
 """Which uses of a tensor share a fork."""
 
+from dataclasses import replace
+
+import pytest
+
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.schemes import baseline_plans
 from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
+from tests.graph.test_graph import GRAPHS
 from tests.graphs import Builder, tied
 
 SIZE = 64
@@ -31,6 +36,27 @@ def test_alike_uses_of_a_parameter_share_a_fork_and_others_do_not():
     assert {op.name for op, _ in graph.consumers["weight"]} == {"weight.fork", "product"}
     assert graph.origin("weight.fork") is graph.producers["weight"]
     assert graph.with_forks().fingerprint == graph.fingerprint
+
+
+def frozen_and_read_twice():
+    """A frozen weight's product is read twice, and so is what follows, of trained ones."""
+    build = Builder(8)
+    kept = build.op("kept", "param", (), (SIZE, SIZE), name="kept", trainable=False)
+    x = build.op("frozen", "matmul", (build.input(0, (8, SIZE)), kept), (8, SIZE),
+                 transpose_a=False, transpose_b=False, alpha=1.0)  # fmt: skip
+    y = build.op("same", "add_n", (x, x), (8, SIZE))
+    z = build.linear("trained", build.op("all", "add_n", (x, y), (8, SIZE)), SIZE)
+    z = build.op("both", "add_n", (z, build.unary("relu", z, "relu")), (8, SIZE))
+    return build.graph(z, "frozen_and_read_twice")
+
+
+@pytest.mark.parametrize("name", [*GRAPHS, "unlike", "frozen"])
+def test_gradients_flow_through_forks_as_without_them(name):
+    """`with_forks` says which, where a graph would find out for itself."""
+    own = {"unlike": unlike, "frozen": frozen_and_read_twice}
+    forked = (own[name]() if name in own else GRAPHS[name]).with_forks()
+    assert "gradients" in vars(forked)
+    assert forked.gradients == replace(forked).gradients
 
 
 def test_a_weight_that_is_used_twice_alike_is_exchanged_once():

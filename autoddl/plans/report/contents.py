@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from ...cluster.spec import Cluster
 from ...graph import batch_norm
-from ...graph.graph import Graph
 from ...graph.rows import find_rows
 from ...plans.figures import figures
 from ..format import format_bytes
@@ -141,7 +140,7 @@ def _heading(plan: Plan, needed_bytes: Sequence[float]) -> Figures:
         Figure("memory_bytes", "needs", max(of_stages), "bytes"),
         Figure("memory_limit_bytes", "of at most", figures(plan).limit_bytes, "bytes"),
     )  # fmt: skip
-    notes = (*_rows_notes(plan.graph), *estimates_notes(plan.cluster))
+    notes = (*_rows_notes(plan), *estimates_notes(plan.cluster))
     return Figures("", "A device", values, brief=True, notes=notes)
 
 
@@ -152,10 +151,12 @@ def cluster_figures(cluster: Cluster) -> Figures:
     return Figures("cluster", "", (*values, Figure("estimates", "", tuple(estimates(cluster)))))
 
 
-def _rows_notes(graph: Graph) -> tuple[str, ...]:
+def _rows_notes(plan: Plan) -> tuple[str, ...]:
     """What keeps the batch whole, and what BatchNorm takes its statistics of."""
+    graph = plan.graph
     notes = [text] if (text := batch_norm.text(graph)) else []
-    meeting = None if graph.is_stage else find_rows(graph).meeting
+    is_whole = plan.micro_batches == 1 and not graph.is_stage
+    meeting = find_rows(graph).meeting if is_whole else None
     if meeting is not None and not batch_norm.is_training_norm(meeting):
         notes.append(
             f"rows of the batch meet in {meeting.name} ({meeting.kind}), so it is trained whole"

@@ -229,19 +229,24 @@ class StepMaker:
         """When each gradient is there in a backward pass, if no exchange delays it."""
         return self._backward.made_s
 
+    @cached_property
+    def _turns(self) -> tuple[tuple[Turn, Turn], ...]:
+        """Of each operator, forward and backward."""
+        return tuple((own.forward, own.backward) for own in self.operators)
+
     def forward_turns(self) -> Iterator[Turn]:
         """Of a forward pass."""
-        return (own.forward for own in self.operators)
+        return (forward for forward, _ in self._turns)
 
     def backward_turns(self) -> Iterator[Turn]:
         """Of a backward pass, with the forward passes of what is run again for it."""
         again, inside = self.again.block_of, defaultdict[int, list[Turn]](list)
-        for own in self.operators:
-            if own.op.name in again:
-                inside[again[own.op.name]].append(own.forward)
-        for own in reversed(self.operators):
-            yield from inside.pop(again.get(own.op.name, -1), ())
-            yield own.backward
+        for forward, _ in self._turns:
+            if forward.operator in again:
+                inside[again[forward.operator]].append(forward)
+        for _, backward in reversed(self._turns):
+            yield from inside.pop(again.get(backward.operator, -1), ())
+            yield backward
 
     @cached_property
     def _forward(self) -> Course:
