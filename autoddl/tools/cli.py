@@ -195,15 +195,17 @@ def explain(
         raise ValueError("the pages and pictures show the whole plan; leave --layer out")
     if suggest and layer is not None:
         raise ValueError("changes are of the whole plan; leave --layer or --suggest out")
+    if suggest and not (as_json or html or png) and pictures:
+        raise ValueError("pictures of a timeline show no changes; leave --suggest out")
+    changes = _anew(found, suggest)
     if as_json or not pictures:
-        changes = _anew(found, suggest)
         with at_work(f"reading {plan_file}"):
             shown = report(found, changes) if layer is None else layer_report(found, layer)
         show(shown, as_json, notation=notation)
     with at_work(f"drawing {plan_file}"):
         _write_pictures(found, timeline, trace)
         if html is not None or png is not None:
-            _write_page(found, html, png)
+            _write_page(found, changes, html, png)
 
 
 def _anew(plan: Plan, suggest: bool) -> Sequence[Change]:
@@ -217,13 +219,13 @@ def _anew(plan: Plan, suggest: bool) -> Sequence[Change]:
         return planned_anew(plan)
 
 
-def _write_page(found: Plan, html: str | None, png: str | None) -> None:
+def _write_page(found: Plan, changes: Sequence[Change], html: str | None, png: str | None) -> None:
     """The plan as a page, and a picture of it."""
     from .._files import write_atomically
     from .report.browser import screenshot
     from .report.page import page
 
-    text = page(found)
+    text = page(found, changes)
     if html is not None:
         write_atomically(html, text)
     if png is not None:

@@ -72,6 +72,12 @@ def test_explain_suggests(tmp_path):
     fewer = rows["half of the hosts"]
     assert fewer["how"] == "a new plan" and fewer["repeated"] == pytest.approx(0.5)
     assert fewer["speed"] == pytest.approx(1)
+    html = tmp_path / "plan.html"
+    shown = CliRunner().invoke(main, ["explain", file, "--suggest", "--html", str(html)])
+    assert shown.exit_code == 0 and all(f">{change}<" in html.read_text() for change in rows)
+    drawn = ["explain", file, "--suggest", "--timeline", str(tmp_path / "timeline.png")]
+    none = CliRunner().invoke(main, drawn)
+    assert none.exit_code == 2 and "leave --suggest out" in none.output
     both = CliRunner().invoke(main, ["explain", file, "--suggest", "--layer", "fc0"])
     assert both.exit_code == 2 and "leave --layer or --suggest out" in both.output
 

@@ -17,6 +17,7 @@ from typing import Any
 from ...plans import Plan
 from ...plans.format import Value
 from ...plans.report import report
+from ...plans.report.changes import Change
 from ...plans.report.drawing import drawing
 from ...plans.report.sections import Figures, Report, Section, ShownRow, Table
 from ...plans.stage import COPIES, MEANINGS, Split
@@ -44,9 +45,9 @@ class Segment:
     percent: float
 
 
-def page(plan: Plan) -> str:
-    """The page's HTML."""
-    return render(report(plan), drawing(plan))
+def page(plan: Plan, anew: Sequence[Change] = ()) -> str:
+    """The page's HTML. anew: what was planned anew for a change."""
+    return render(report(plan, anew), drawing(plan))
 
 
 def render(shown: Report, drawn: Mapping[str, Any] | None = None) -> str:
