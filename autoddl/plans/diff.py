@@ -16,6 +16,7 @@ from ..graph.placed import PlannedEdge
 from ..plans.figures import figures
 from .plan import Plan
 from .report.contents import titles
+from .report.layers import KEEPS
 from .report.machine import estimates_notes
 from .report.notation import legend
 from .report.sections import Column, Figure, Figures, Report, Row, Table
@@ -122,7 +123,7 @@ def report(first: Plan, second: Plan) -> Report:
     estimates = (note for plan in (first, second) for note in estimates_notes(plan.cluster))
     alike = () if found else ("the plans are alike",)
     several = (_OF_STAGES,) if first.num_stages + second.num_stages > 2 else ()
-    notes = (*alike, *several, *dict.fromkeys(estimates))
+    notes = (*alike, *several, KEEPS, *dict.fromkeys(estimates))
     heading = Figures("", "", (Figure("model", "", first.graph.name),))
     return Report(f"{first.graph.name}: two plans", "", (heading, _totals(first, second, notes),
                                                          layers))  # fmt: skip
@@ -142,7 +143,7 @@ def _totals(first: Plan, second: Plan, notes: tuple[str, ...]) -> Table:
     rows: list[Row] = [
         {
             "name": name,
-            "plan": " ".join(titles(known.plan)),
+            "plan": f"{name}: {' '.join(titles(known.plan))}",
             "seconds": known.iteration_s,
             "compute_s": known.cost.compute_s,
             "communication_s": known.cost.communication_s,

@@ -1,11 +1,14 @@
 """Plans of one model are compared layer by layer, in however many stages they are."""
 
+import re
+
 import pytest
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.diff import differences, report
 from autoddl.plans.figures import figures
+from autoddl.plans.report.layers import KEEPS
 from autoddl.plans.report.terminal import explain, text
 from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
@@ -28,7 +31,9 @@ def test_one_mesh_beside_stages():
         more, known = told["plans"]["difference"], (figures(first), figures(second))
         assert more["seconds"] == known[1].iteration_s - known[0].iteration_s
         assert more["needed_bytes"] == max(known[1].needed_bytes) - max(known[0].needed_bytes)
-        assert "estimates in laptop" in text(report(first, second))
+        printed = text(report(first, second))
+        assert re.search(r"^a: .*\nb: .*\nb less a", printed, re.MULTILINE) and KEEPS in printed
+        assert "estimates in laptop" in printed
         assert "estimates in laptop" in explain(first, first.layers[0].name)
     assert not differences(staged, staged)
 

@@ -16,6 +16,10 @@ from ..stage import PlannedLayer, StagePlan
 from .notation import legend, placement
 from .sections import NOTATIONS, Column, Notation, Row, Table
 
+KEEPS = (
+    "keeps: all that a layer keeps in a step; not all of it is there at the fullest moment, "
+    "which the limit is held against"
+)
 COLUMNS = (
     Column("name", "layer"),
     Column("op", "operator"),
@@ -41,10 +45,6 @@ def layers_table(
 ) -> Table:
     """One row a layer; `names` are the layers, None for all. brief: without what stands apart."""
     chosen = [layer for layer in stage.layers if names is None or layer.name in names]
-    note = (
-        "keeps: all that a layer keeps in a step; not all of it is there at the fullest moment, "
-        "which the limit is held against",
-    )
     return Table(
         "layers",
         "Layers",
@@ -53,7 +53,7 @@ def layers_table(
         total="all layers" if names is None else "",
         folds=True,
         brief=True,
-        notes=note if names is None else (),
+        notes=(KEEPS,) if names is None else (),
         legend=legend(layer.split for layer in chosen),
     )
 
