@@ -105,7 +105,8 @@ class Divided:
         for kind in (only,) if only else cluster.kinds:
             share, moved = self.share, self.moved_bytes
             if kind.part != 1.0:
-                share = np.where(self.by_first, share / kind.part, share)
+                own = share / kind.part if kind.part else np.inf
+                share = np.where(self.by_first, own, share)
                 moved = moved - (1 - kind.part) * self.first_moved_bytes
             times = times_of(kind.device, graph, op)
             found.append(compute_seconds(spec, rule, kind.device, share, moved, has_grad, times))

@@ -392,11 +392,17 @@ def parse_shares(text: object) -> tuple[int, ...]:
     """`3:1` -> (3, 1), without a common factor; () for `even`. ValueError on anything else."""
     if isinstance(text, str) and text == "even":
         return ()
-    if not isinstance(text, str) or not re.fullmatch(r"[1-9]\d{0,5}(:[1-9]\d{0,5})+", text):
+    number = r"(0|[1-9]\d{0,5})"
+    if not isinstance(text, str) or not re.fullmatch(rf"{number}(:{number})+", text):
         raise ValueError(
             f"shares must be like '3:1', one for every so many hosts, or 'even': {text!r}"
         )
     shares = tuple(map(int, text.split(":")))
+    if sum(map(bool, shares)) < 2:
+        raise ValueError(
+            f"shares {text} leave all work to some hosts alone: plan for these, or give at least "
+            "two shares that are not 0"
+        )
     return tuple(share // math.gcd(*shares) for share in shares)
 
 

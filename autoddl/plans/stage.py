@@ -217,7 +217,7 @@ class StageFile:
     edges: StoredEdges
     buckets: Annotated[tuple[tuple[Size, ...], ...], OMIT] = ()
     turns: Annotated[tuple[tuple[Size, Size], ...], OMIT] = ()
-    shares: Annotated[tuple[Count, ...], OMIT] = ()
+    shares: Annotated[tuple[Size, ...], OMIT] = ()
 
     __pydantic_config__ = FIELDS
 

@@ -9,7 +9,8 @@ Where hosts are not alike, the first axis may be *uneven*: it divides the hosts 
 each, and what is split along it goes to them by integer `shares` (HAP, Zhang et al., EuroSys 2024,
 section 3: sharding ratios). Of n elements run i gets n shares[i] / sum(shares), which must be
 whole: so a dim is cut at whole heads, experts or groups wherever it is made of them, as the smaller
-dim is cut by the same shares. All other axes are even. Along every axis
+dim is cut by the same shares. A share may be 0; such hosts still take part in what is not split,
+and in collectives. All other axes are even. Along every axis
 
     units    = sum(shares), or the extent: what a dim's size must be a multiple of
     parts    = sum(shares) / max(shares), or the extent: the whole divided by the largest part
@@ -98,9 +99,12 @@ class Mesh:
                 f"{len(self.shares)} shares do not divide {self.nodes} hosts into runs of equally "
                 f"many; give one share for each host, or for each run of them"
             )
-        if self.shares and (min(self.shares) < 1 or math.gcd(*self.shares) > 1):
+        if self.shares and (
+            min(self.shares) < 0 or math.gcd(*self.shares) != 1 or sum(map(bool, self.shares)) < 2
+        ):
             raise ValueError(
-                f"shares are positive whole numbers without a common factor, got {self.shares}"
+                "shares are whole numbers without a common factor, at least two of them not 0, got "
+                f"{self.shares}"
             )
 
     @cached_property
@@ -133,10 +137,10 @@ class Mesh:
 
         Only for what they hold: collectives go at the pace of the largest part.
         """
-        assert self.shares and 0 < part <= 1, "only uneven shares have parts of several sizes"
+        assert self.shares and 0 <= part <= 1, "only uneven shares have parts of several sizes"
         if part == max(self.shares) / sum(self.shares):
             return self
-        return replace(self, first_parts=1 / part)
+        return replace(self, first_parts=1 / part if part else math.inf)
 
     @property
     def num_axes(self) -> int:
@@ -164,6 +168,10 @@ class Mesh:
         if not self.shares:
             return 0
         return self.shares.index(max(self.shares)) * self.size // len(self.shares)
+
+    def share_of(self, rank: int) -> int:
+        """Of what the first axis splits; 1 where all parts are equal, 0 of hosts that get none."""
+        return self.shares[rank * len(self.shares) // self.size] if self.shares else 1
 
     def topology(self, axes: Iterable[int]) -> tuple[int, int]:
         """(nodes, gpus) extents of a group along `axes`: the paper's tuple."""

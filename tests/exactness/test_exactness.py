@@ -150,8 +150,8 @@ def test_stored_split_equals_one_process(compare, model, optimizer, micro_batche
     assert 3 in found["zero:3"]["stages"]
 
 
-# Mesh -> shares of its hosts, and rows that these divide in one and in four micro-batches.
-SHARES = {(2, 2): (("3-1", "7-1"), 64), (4, 1): (("5-2-1-1",), 36)}
+# Mesh, shares of its hosts, and rows that these divide in one and in four micro-batches.
+SHARES = (((2, 2), ("3-1", "7-1"), 64), ((4, 1), ("5-2-1-1",), 36), ((4, 1), ("2-1-1-0",), 32))
 DIVIDED = (
     "wide", "gpt", "dlrm", "vgg13_small", "alexnet", "vgg13", "vit", "moe-8-top-2", "moe-6-top-1",
     "recurrent", "llama", "universal", "structured", "density", "cswin",
@@ -161,17 +161,20 @@ WHOLE = ("convnet",)  # whose BatchNorm takes the whole batch, which is not cut
 
 def uneven():
     """One case in every run."""
-    yield pytest.param("gpt", (2, 2), 1, ("random:1@7-1",), id="gpt")
+    yield pytest.param("gpt:28", (4, 1), 1, ("random:1@4-2-1-0",), id="gpt")
     for model in ("gpt", "wide", "dlrm", "vgg13_small"):
         yield pytest.param(model, (2, 2), 2, ("zero:mixed@3-1",), marks=pytest.mark.full)
-    for (mesh, (shares, rows)), parts in itertools.product(SHARES.items(), (1, 4)):
+        yield pytest.param(
+            f"{model}:32", (4, 1), 2, ("zero:mixed@2-1-1-0",), marks=pytest.mark.full
+        )
+    for (mesh, shares, rows), parts in itertools.product(SHARES, (1, 4)):
         for model in DIVIDED if parts > 1 else (*DIVIDED, *WHOLE):
             schemes = tuple(
                 f"{scheme}@{at}"
                 for at in shares
                 for scheme in ("searched", "data_parallel", "random:1")
             )
-            name = f"{model}-{mesh[0]}x{mesh[1]}-{parts}"
+            name = f"{model}-{shares[-1]}-{parts}"
             yield pytest.param(
                 f"{model}:{rows}", mesh, parts, schemes, marks=pytest.mark.full, id=name
             )

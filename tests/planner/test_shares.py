@@ -333,11 +333,14 @@ def test_a_plan_keeps_its_shares_in_its_file():
 
 
 def test_bad_shares_and_stages_are_refused():
-    bad: tuple[Any, ...] = ("3", "3:0", "a:b", ":", 3, "1.5:1")
+    bad: tuple[Any, ...] = ("3", "3:00", "a:b", ":", 3, "1.5:1", "-1:2")
     for text in bad:
         with pytest.raises(ValueError, match="shares must be like '3:1'"):
             PlanOptions(shares=text)
+    with pytest.raises(ValueError, match="leave all work to some hosts alone: plan for these"):
+        PlanOptions(shares="3:0")
     assert parse_shares("6:2") == (3, 1)
+    assert parse_shares("6:0:2") == (3, 0, 1)
     with pytest.raises(ValueError, match="3 shares do not divide 4 hosts"):
         find_plan(WIDE, unlike(2, 2), PlanOptions(shares="2:1:1"))
     with pytest.raises(ValueError, match="shares for groups of 1, 3 hosts; give 4"):

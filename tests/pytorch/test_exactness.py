@@ -1,4 +1,4 @@
-"""Steps in parallel equal steps of one process in eager torch: models x plans, on 2 x 2."""
+"""Steps in parallel equal steps of one process in eager torch: models x plans, on 4 processes."""
 
 import json
 from pathlib import Path
@@ -15,8 +15,8 @@ MORE_THREADS = 15  # than the first plan: a group has three, and others may ask 
 def compare(torch_jobs):
     """Holds what four processes compute to what one does; scheme -> what was found."""
 
-    def by(model, optimizer, steps, micro_batches, schemes):
-        words = (model, optimizer, steps, 2, 2, micro_batches, *schemes)
+    def by(model, optimizer, steps, micro_batches, schemes, shape=(2, 2)):
+        words = (model, optimizer, steps, *shape, micro_batches, *schemes)
         status, out = torch_jobs.run(WORKER, 4, *map(str, words), timeout=280, prefix=False)
         assert status == 0, out
         found = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
@@ -73,6 +73,8 @@ def test_two_stages(compare):
 def test_shares_known_schemes_and_turns(compare, model):
     uneven = ("searched@3-1", "data_parallel@3-1", "random:1@7-1", "zero:mixed@3-1")
     compare(model, "momentum", 3, 1, uneven)
+    idle = "searched@2-0-1-1", "data_parallel@2-1-1-0", "zero:mixed@2-1-1-0"
+    compare(model, "momentum", 3, 1, idle, shape=(4, 1))
     known = ("ZeRO", "Megatron+ZeRO", "SUMMA", "turns:searched", "turns:data_parallel")
     compare(model, "momentum", 3, 2, known)
 

@@ -13,7 +13,7 @@ from autoddl.sbp.oracle import AllReduce
 
 def softmax(inputs, attrs, shard):
     (x,) = inputs
-    m = yield AllReduce(x.max(-1, keepdims=True), "max")
+    m = yield AllReduce(x.max(-1, keepdims=True, initial=-np.inf), "max")
     e = np.exp(x - m)
     y = e / (yield AllReduce(e.sum(-1, keepdims=True)))
 
@@ -27,7 +27,7 @@ def softmax(inputs, attrs, shard):
 
 def log_softmax(inputs, attrs, shard):
     (x,) = inputs
-    m = yield AllReduce(x.max(-1, keepdims=True), "max")
+    m = yield AllReduce(x.max(-1, keepdims=True, initial=-np.inf), "max")
     s = yield AllReduce(np.exp(x - m).sum(-1, keepdims=True))
     y = x - m - np.log(s)
 
@@ -42,7 +42,7 @@ def log_softmax(inputs, attrs, shard):
 def sparse_softmax_cross_entropy(inputs, attrs, shard):
     x, label = inputs
     hit = label[..., None] == shard.in_starts[0][-1] + np.arange(x.shape[-1])
-    m = yield AllReduce(x.max(-1, keepdims=True), "max")
+    m = yield AllReduce(x.max(-1, keepdims=True, initial=-np.inf), "max")
     s = yield AllReduce(np.exp(x - m).sum(-1, keepdims=True))
     picked = yield AllReduce((x * hit).sum(-1, keepdims=True))
 

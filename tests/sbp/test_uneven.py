@@ -35,6 +35,7 @@ MESHES = [
         (3, 2, (2, 1, 1)),
         (4, 2, (5, 2, 1, 1)),
         (2, 2, (1, 1)),
+        (4, 1, (2, 1, 0, 1)),
     ]
 ]
 
@@ -52,6 +53,7 @@ def test_a_dim_is_cut_by_the_shares():
     assert shard_bytes(TensorSpec((8,)), NdSbp.parse("(S0)"), Mesh(2, 1, (1, 3))) == 24
     # equal shares are none: what they do not divide is divided as on an even axis
     assert sizes((8,), "(S0)", Mesh(3, 1, (1, 1, 1))) == sizes((8,), "(S0)", Mesh(3, 1))
+    assert sizes((8,), "(S0)", Mesh(4, 1, (2, 0, 1, 1))) == [4, 0, 2, 2]
     with pytest.raises(ValueError, match="6 elements cannot be divided 3:1.*multiple of 4"):
         local_slices((6,), NdSbp.parse("(S0)"), Mesh(2, 1, (3, 1)), 0)
 
@@ -67,7 +69,8 @@ def test_a_cut_inside_a_unit_is_not_even():
     ("args", "words"),
     [
         ((4, 1, (3, 1, 1)), "3 shares do not divide 4 hosts"),
-        ((2, 1, (3, 0)), "positive whole numbers"),
+        ((2, 1, (3, -1)), "whole numbers without"),
+        ((2, 1, (1, 0)), "at least two of them not 0"),
         ((2, 1, (2, 4)), "common factor"),
         ((2, 1, (1,)), "1 shares do not divide"),
     ],
@@ -148,7 +151,7 @@ def test_bytes_are_those_that_the_busiest_device_sends(drawn, data):
     assert work.nic * larger == pytest.approx(nics, **both)
 
 
-SKEWS = [(5, 2, 1, 1), (3, 3, 1, 1), (9, 1, 1, 1), (3, 1)]
+SKEWS = [(5, 2, 1, 1), (3, 3, 1, 1), (9, 1, 1, 1), (3, 1), (2, 1, 1, 0)]
 
 
 @pytest.mark.parametrize("shares", SKEWS, ids=str)

@@ -64,7 +64,8 @@ def cross_entropy(x: Tensor, hot: Tensor, group: Group) -> Explicit:
 
 def _shifted_and_total(x: Tensor, group: Group) -> tuple[Tensor, Tensor]:
     """x - m and sum exp(x - m) over the last dim of the whole, m its maximum there."""
-    shifted = x - group.all_max(x.amax(-1, True))
+    most = x.amax(-1, True) if x.shape[-1] else x.sum(-1, True) - math.inf
+    shifted = x - group.all_max(most)
     return shifted, group.all_reduce(shifted.exp().sum(-1, True))
 
 

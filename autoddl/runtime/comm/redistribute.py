@@ -183,7 +183,7 @@ def _in_parts(backend: Backend, flat: Tensor, evening: Evening) -> Tensor:
     """The pieces in `flat`, one after the other, as equal parts of all devices."""
     order, at = [], 0
     for place, size in (p for n in range(len(evening.sizes)) for p in evening.places(n)):
-        order.append((place, backend.narrow(flat, 0, at, size)))
+        order += [(place, backend.narrow(flat, 0, at, size))] if size else []
         at += size
     parts, end = [], 0
     for place, part in sorted(order, key=lambda item: item[0]):
@@ -237,7 +237,7 @@ def _to_partial(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
 
     def run(x: Tensor) -> Tensor:
         parts = [_zeros(backend, x, dim, before), x, _zeros(backend, x, dim, after)]
-        return backend.cat([part for part in parts if part.shape[dim]], dim)
+        return backend.cat([part for part in parts if part.shape[dim]] or [x], dim)
 
     return run
 

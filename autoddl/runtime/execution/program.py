@@ -11,13 +11,13 @@ from typing import Any
 from ...graph.graph import Graph, Op
 from ...graph.placed import PlannedEdge, PlannedOp
 from ...graph.regions import Blocks
-from ...sbp.layout import local_shape
+from ...sbp.layout import TensorSpec, local_shape
 from ...sbp.placement import NdSbp
-from ...sbp.signature import find_rule, is_matmul
-from ..backend import Tensor
+from ...sbp.signature import Attrs, find_rule, is_matmul
+from ..backend import Backend, Tensor, dtype_of
 from ..comm.groups import Groups
 from ..comm.redistribute import LocalFn, prepare, unchanged
-from ..kernel import Context, Kernel, OpaqueFn, RunState
+from ..kernel import ByInput, Context, Explicit, Kernel, OpaqueFn, RunState
 
 Key = tuple[str, int]
 FED = ("input", "stage_input")
@@ -207,13 +207,54 @@ def compile_program(
                     for index in range(len(op.inputs))
                 ],
                 takes,
-                None if op.kind in SINKS else kernels[op.kind],
+                None if op.kind in SINKS else _kernel(op, planned, groups, kernels[op.kind]),
                 _context(graph, op, planned, groups, state, opaque),
                 _local_attrs(graph, op, planned, groups),
                 block_of.get(op.name),
             )
         )
     return Program(graph, ops, nodes)
+
+
+def _kernel(op: Op, planned: PlannedOp, groups: Groups, kernel: Kernel) -> Kernel:
+    """The kernel, unless the operator's work is split among hosts and this rank's have no share."""
+    placed = (*planned.ins, *planned.outs)
+    if groups.mesh.share_of(groups.rank) or not any(nd[0].is_split for nd in placed):
+        return kernel
+    return kernel if 0 in planned.inner_axes else Idle(groups.backend, kernel)
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A kernel of hosts without a share: of what is split there is nothing, sums are of nothing.
+
+    An output that all have whole (how many labels count) depends on nothing that is split: it is
+    what the operator's own kernel finds, which sees one zero where there is nothing.
+    """
+
+    backend: Backend
+    kernel: Kernel
+
+    def __call__(self, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit:
+        def zeros(tensors: Sequence[TensorSpec], placed: Sequence[NdSbp | None]) -> list[Any]:
+            return [
+                nd and self.backend.zeros(local_shape(t.shape, nd, ctx.mesh, ctx.rank), t.dtype)
+                for t, nd in zip(tensors, placed, strict=True)
+            ]
+
+        outputs = zeros(ctx.spec.outputs, ctx.planned.outs)
+        whole = [n for n, nd in enumerate(ctx.planned.outs) if nd[0].is_broadcast]
+        if whole:
+            shapes = [tuple(max(size, 1) for size in x.shape) for x in inputs]
+            seen = [
+                x if all(x.shape) else self.backend.zeros(shape, dtype_of(x))
+                for x, shape in zip(inputs, shapes, strict=True)
+            ]
+            found = self.kernel(ctx, seen, attrs)
+            made = found.outputs if isinstance(found, Explicit | ByInput) else found
+            for n in whole:
+                outputs[n] = made[n]
+        return Explicit(outputs, lambda grads: zeros(ctx.spec.inputs, ctx.planned.grad_ins))
 
 
 def needed_ops(graph: Graph, wanted: frozenset[str]) -> set[str]:

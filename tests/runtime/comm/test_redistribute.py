@@ -20,7 +20,8 @@ def test_every_step_keeps_the_tensor(launch, nodes, gpus, shape, every):
 @pytest.mark.parametrize(
     ("nodes", "gpus", "shape", "shares"),
     [
-        (4, 1, "9,18", "5,2,1,1"),
+        (4, 1, "7,14", "4,2,1,0"),
+        pytest.param(4, 1, "9,18", "5,2,1,1", marks=pytest.mark.full),
         pytest.param(2, 2, "8,16", "3,1", marks=pytest.mark.full),
         pytest.param(3, 1, "14,7", "4,2,1", marks=pytest.mark.full),
     ],
