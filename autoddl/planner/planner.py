@@ -155,6 +155,8 @@ def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space
     Beside the known schemes at these shares the plan has the best of them at even ones.
     """
     cluster, given = model.cluster, options.given_shares
+    if given and graph.batch % sum(given):
+        _tell_of_rows(graph.batch, given)
     if given is not None or cluster.shares or not cluster.groups:
         return _on_one_mesh(graph, _by(model, given or cluster.shares), options, space)
     failed: list[ValueError] = []
@@ -200,6 +202,18 @@ def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space
         return plan
     named = replace(rival, name=f"{rival.name}, even shares")
     return replace(plan, baselines=(*plan.baselines, named))
+
+
+def _tell_of_rows(rows: int, shares: Shares) -> None:
+    """Warn that the rows of a batch cannot be divided by the shares that are asked for."""
+    parts = sum(shares)
+    below = rows - rows % parts
+    near = [str(n) for n in (below, below + parts) if n]
+    _log.warning(
+        "a batch of %d rows cannot be divided %s among hosts, as it is not a multiple of %d; "
+        "a batch of %s can",
+        rows, ":".join(map(str, shares)), parts, " or ".join(near),
+    )  # fmt: skip
 
 
 def _tell_of_groups_alone(graph: Graph, model: CostModel, options: PlanOptions, plan: Plan) -> None:

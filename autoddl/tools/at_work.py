@@ -3,7 +3,7 @@
 It says what is being done, for how long, what was found last, and what is left: planning tells that
 to the logger `autoddl`, as `logging` has it (`plans.format`). A command that is quick says nothing.
 On a terminal one line changes in place; elsewhere, as in a log, a line is written now and then.
-Ranks of a job say nothing: who has started them does.
+Ranks of a job say nothing: who has started them does. Warnings stay, as lines below.
 """
 
 import contextlib
@@ -66,6 +66,7 @@ class _Sign(logging.Handler):
         self._of = "" if budget_s is None else f" of {budget_s:g}"
         self._found = ""
         self._left = ""
+        self._warnings: list[str] = []
         self._first_s = first_s
         self._stream = stream
         self._is_terminal = stream.isatty()
@@ -81,11 +82,15 @@ class _Sign(logging.Handler):
         self._thread.join()
         if self._is_terminal:
             self._stream.write("\r\x1b[K")  # the line is empty again
-            self._stream.flush()
+        for told in dict.fromkeys(self._warnings):
+            self._stream.write(f"{told}\n")
+        self._stream.flush()
 
     def emit(self, record: logging.LogRecord) -> None:
         told = plain(record.getMessage())
-        if record.name == LEFT:
+        if record.levelno >= logging.WARNING:
+            self._warnings.append(told)
+        elif record.name == LEFT:
             self._left = told
         else:
             self._found = told

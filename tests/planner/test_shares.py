@@ -235,6 +235,13 @@ def test_hosts_that_are_faster_without_the_others_are_named(caplog):
     assert not caplog.text
 
 
+def test_rows_that_shares_do_not_divide_are_told(caplog):
+    for shares, told in (("7:2", "not a multiple of 9; a batch of 504 or 513 can"), ("3:1", "")):
+        caplog.clear()
+        find_plan(WIDE, unlike(), PlanOptions(shares=shares, baselines=False, overlap=False))
+        assert told in caplog.text and bool(told) == bool(caplog.text)
+
+
 def test_whole_shares_are_near_to_what_is_wanted():
     assert whole_shares((1.0, 0.5), 64) == (43, 21)
     assert whole_shares((1.0, 0.5), 48) == (2, 1)

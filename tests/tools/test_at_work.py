@@ -37,6 +37,15 @@ def test_what_is_quick_says_nothing():
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["log", "terminal"])
+def test_a_warning_stays_as_a_line_and_is_told_once(stream):
+    with at_work("planning", stream):
+        for _ in range(2):
+            logging.getLogger("autoddl.planner").warning("the hosts of %s are faster alone", "V100")
+    assert stream.getvalue().endswith("the hosts of V100 are faster alone\n")
+    assert stream.getvalue().count("V100") == 1
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["log", "terminal"])
 def test_what_lasts_says_what_it_does_and_what_it_found(stream, monkeypatch):
     for name in ("EVERY_S", "LOG_EVERY_S"):
         monkeypatch.setattr(signs, name, 0.01)
