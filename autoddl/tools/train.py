@@ -129,6 +129,7 @@ def train(job: TrainJob, look: Callable[[], Cluster] | None = None) -> int:
 
 def _run(job: TrainJob, plan: Plan) -> int:
     """Start one process per device; the status of the job."""
+    print(f"starting {job.cluster.num_devices} processes", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="autoddl-") as folder:
         plan.save(Path(folder) / "plan.json")
         job.cluster.save(Path(folder) / "cluster.json")

@@ -80,6 +80,7 @@ def test_four_processes_train_like_one(alone, tmp_path):
     assert "estimates in laptop" in together.stdout
     assert "rows of the batch a second" in together.stdout
     assert "libibverbs" not in together.stdout + together.stderr
+    assert "starting 4 processes" in together.stderr
     assert f"written: {trace}" in together.stdout
     events = json.loads(trace.read_text())["traceEvents"]
     assert {e["pid"] for e in events} == set(range(5)), "the plan and four ranks"
