@@ -35,6 +35,7 @@ from .shares import (
     alone_s,
     best_shares,
     better_shares,
+    by_experts,
     divided_rows,
     starts,
 )
@@ -191,6 +192,7 @@ def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space
         lambda plan: better_shares(plan, rows),
         starts(cluster, graph),
         rows,
+        by_experts(cluster, graph),
     )
     if best is None:
         raise failed[0]

@@ -45,6 +45,7 @@ from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp, Placement
 from ...sbp.signature import is_matmul
 from ..layers import topology_letters
+from ..shares import op_experts
 from ..tables.groups import CompositeSignature, Group, rule_of
 
 ANY = ""  # the letter of an operator that a scheme leaves open
@@ -77,8 +78,7 @@ def experts(graph: Graph) -> dict[str, str]:
 
 def is_of_experts(graph: Graph, op: Op) -> bool:
     """True for products with as many weights as a trained tensor of three dims has matrices."""
-    weights = (graph.tensors[i].spec for i in op.inputs if graph.origin(i).kind == "param")
-    return is_matmul(op.kind) and any(len(w.shape) > 2 and w.shape[0] > 1 for w in weights)
+    return op_experts(graph, op) > 1
 
 
 def _data_parallel_convolutions(graph: Graph) -> dict[str, str]:
