@@ -9,6 +9,7 @@ from ...graph.graph import Op
 from ...plans.savings import Saving, savings
 from ...plans.stage_figures import stage_figures
 from ...sbp.collectives import Step, path_bytes, work_of
+from ...sbp.layout import TensorSpec
 from ...sbp.placement import NdSbp
 from ...sbp.redistribute import path_cost
 from ..format import format_bytes, format_seconds
@@ -106,6 +107,7 @@ def _moves(stage: StagePlan, layer: PlannedLayer) -> Iterator[Mapping[Notation, 
     With the bytes and seconds of each, and how often they run in a step.
     """
     graph, members, known = stage.graph, set(layer.ops), stage_figures(stage)
+    told = known.model.known("steps told")
     for op in (op for op in graph.ops if op.name in members):
         for index, tensor in enumerate(op.inputs):
             edge = stage.edges.get((op.name, index))
@@ -122,7 +124,10 @@ def _moves(stage: StagePlan, layer: PlannedLayer) -> Iterator[Mapping[Notation, 
                 ways.append(("backward", back, kept, edge.backward, often[1], sharers))
             what = producer.name if producer.kind == "param" else tensor
             for way, source, target, steps, times, sharers in ways:
-                texts = list(_steps(stage, tensor, source, steps, sharers))
+                asked = graph.tensors[tensor].spec, source, steps, sharers
+                if asked not in told:  # of equal layers the same
+                    told[asked] = tuple(_steps(stage, *asked))
+                texts = told[asked]
                 if texts:
                     count = f", {times} times a step" if times > 1 else ""
                     if sharers > 1:
@@ -146,13 +151,13 @@ def _ends(
 
 
 def _steps(
-    stage: StagePlan, tensor: str, source: NdSbp, steps: Sequence[Step], sharers: int
+    stage: StagePlan, spec: TensorSpec, source: NdSbp, steps: Sequence[Step], sharers: int
 ) -> Iterator[str]:
     """`all-gather over 4 hosts, 12.6 MB a device in 1.2 ms` for each collective.
 
     sharers: tensors that travel together, and share the latency evenly
     """
-    spec, price = stage.graph.tensors[tensor].spec, stage_figures(stage).model.comm.price
+    price = stage_figures(stage).model.comm.price
     for step, before, after in path_bytes(spec, steps, source, stage.mesh):
         seconds = path_cost(spec, source, (step,), stage.mesh, price)
         seconds -= (1 - 1 / sharers) * price(step.way, step.axes)[0] if sharers > 1 else 0.0
