@@ -25,8 +25,9 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
+import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -300,44 +301,66 @@ def interleaved(first: Strand, second: Strand, slack: float = 0.0) -> Interleavi
     if not all(seconds > 0 for strand in strands for _, seconds in strand):
         raise ValueError("every task of a strand takes time; leave those out that take none")
     ends = tuple([0.0, *itertools.accumulate(seconds for _, seconds in s)] for s in strands)
-    left = tuple(map(_left, strands))
-    goal = len(first), len(second)
-    reached: dict[Point, float] = {(0, 0): 0.0}
-    before: dict[Point, Point] = {}
+    path = _shortest(strands, ends, slack)
+    starts: tuple[dict[int, float], dict[int, float]] = ({}, {})
+    for (source, at_s), (point, _) in itertools.pairwise(path):
+        for own, found, a, b in zip(ends, starts, source, point, strict=True):
+            found.update({task: at_s + own[task] - own[a] for task in range(a, b)})
+    one, other = (tuple(found[n] for n in range(len(found))) for found in starts)
+    return Interleaving(path[-1][1], (one, other))
+
+
+def _shortest(
+    strands: tuple[Strand, Strand], ends: Sequence[Sequence[float]], slack: float
+) -> list[tuple[Point, float]]:
+    """The corners of a path, and when it is there; see the module's docstring.
+
+    Where the strands are alike, a point stands for its mirror image, too: half as many are seen.
+    """
+    (one_ends, other_ends), (one_left, other_left) = ends, map(_left, strands)
+    width, mirrors = len(strands[1]) + 1, strands[0] == strands[1]
+    goal = len(strands[0]) * width + width - 1
+    reached: dict[int, float] = {0: 0.0}
+    before: dict[int, tuple[int, bool]] = {}  # and whether the way ends at the mirror image
     seen = 0
 
-    def least_s(point: Point) -> float:
-        (a, b), (c, d) = left[0][point[0]], left[1][point[1]]
+    def least_s(point: int) -> float:
+        i, j = divmod(point, width)
+        (a, b), (c, d) = one_left[i], other_left[j]
         return reached[point] + (1 + slack) * max(a + c, b + d)
 
-    queue = [(0.0, 0.0, (0, 0))]  # at least until the end, less what is done, and where
+    ways_on = _ways_on(strands, ends)
+    queue = [(0.0, 0.0, 0)]  # at least until the end, less what is done, and where
     while queue:
         _, done_s, point = heapq.heappop(queue)
-        at_s = -done_s
         if point == goal:
             break
-        if at_s > reached[point]:
+        if -done_s > reached[point]:
             continue
         seen += 1
         if slack and seen % _MOST_CORNERS == 0:
             slack *= _RAISED
             queue = [(least_s(p), -reached[p], p) for p in {p for _, _, p in queue}]
             heapq.heapify(queue)
-        for target in _ways_on(strands, ends, point):
-            (x, y), (i, j) = point, target
-            there_s = at_s + max(ends[0][i] - ends[0][x], ends[1][j] - ends[1][y])
-            if there_s < reached.get(target, float("inf")):
-                reached[target], before[target] = there_s, point
+        x, y = divmod(point, width)
+        for i, j in ways_on(x, y):
+            right, up = one_ends[i] - one_ends[x], other_ends[j] - other_ends[y]
+            there_s, is_mirrored = max(right, up) - done_s, mirrors and i < j
+            target = j * width + i if is_mirrored else i * width + j
+            if there_s < reached.get(target, math.inf):
+                reached[target], before[target] = there_s, (point, is_mirrored)
                 heapq.heappush(queue, (least_s(target), -there_s, target))
-    starts: tuple[dict[int, float], dict[int, float]] = ({}, {})
-    point = goal
-    while point != (0, 0):
-        source = before[point]
-        for own, found, a, b in zip(ends, starts, source, point, strict=True):
-            found.update({task: reached[source] + own[task] - own[a] for task in range(a, b)})
+    back: list[tuple[int, bool]] = []
+    while point:
+        source, is_mirrored = before[point]
+        back.append((point, is_mirrored))
         point = source
-    one, other = (tuple(found[n] for n in range(len(found))) for found in starts)
-    return Interleaving(reached[goal], (one, other))
+    path, is_mirrored = [((0, 0), 0.0)], False
+    for point, turns in reversed(back):
+        is_mirrored ^= turns
+        i, j = divmod(point, width)
+        path.append(((j, i) if is_mirrored else (i, j), reached[point]))
+    return path
 
 
 def _left(strand: Strand) -> list[tuple[float, float]]:
@@ -350,19 +373,24 @@ def _left(strand: Strand) -> list[tuple[float, float]]:
 
 
 def _ways_on(
-    strands: tuple[Strand, Strand], ends: Sequence[Sequence[float]], point: Point
-) -> tuple[Point, ...]:
-    """Both corners around the first rectangle on the diagonal from `point`, or the end."""
-    i, j = point
-    x, y = ends[0][i], ends[1][j]
-    while i < len(strands[0]) and j < len(strands[1]):
-        left_x, left_y = ends[0][i + 1] - x, ends[1][j + 1] - y
-        if strands[0][i][0] & strands[1][j][0]:
-            return (i, j + 1), (i + 1, j)
-        step = min(left_x, left_y)
-        if left_x <= left_y:
-            i += 1
-        if left_y <= left_x:
-            j += 1
-        x, y = x + step, y + step
-    return ((len(strands[0]), len(strands[1])),)
+    strands: tuple[Strand, Strand], ends: Sequence[Sequence[float]]
+) -> Callable[[int, int], Sequence[Point]]:
+    """From a point both corners around the first rectangle on the diagonal, or the end."""
+    (one_ends, other_ends), most = ends, (len(strands[0]), len(strands[1]))
+    one, other = ([queues for queues, _ in strand] for strand in strands)
+
+    def ways_on(i: int, j: int) -> Sequence[Point]:
+        x, y = one_ends[i], other_ends[j]
+        while i < most[0] and j < most[1]:
+            if one[i] & other[j]:
+                return (i, j + 1), (i + 1, j)
+            left_x, left_y = one_ends[i + 1] - x, other_ends[j + 1] - y
+            step = left_x if left_x < left_y else left_y
+            if left_x <= left_y:
+                i += 1
+            if left_y <= left_x:
+                j += 1
+            x, y = x + step, y + step
+        return (most,)
+
+    return ways_on

@@ -76,8 +76,9 @@ def simulated(first: Strand, second: Strand, slack: float = 0.0) -> float:
 
 def test_the_path_is_the_best_of_all_merges_and_what_the_simulator_makes_of_it():
     rng = np.random.default_rng(0)
-    for _ in range(1000):
-        first, second = random_strand(rng, 6), random_strand(rng, 6)
+    for number in range(1000):
+        first = random_strand(rng, 6)
+        second = first if number % 2 else random_strand(rng, 6)  # equal ones are searched by half
         found = interleaved(first, second)
         assert found.seconds == pytest.approx(brute_force(first, second), abs=1e-9)
         assert simulated(first, second) == pytest.approx(found.seconds, abs=1e-9)
@@ -116,14 +117,19 @@ def test_a_path_past_very_many_corners_is_found_soon(monkeypatch):
     calls = []
 
     def counted(*asked):
-        calls.append(asked)
-        return ways_on(*asked)
+        own = ways_on(*asked)
+
+        def counting(*point):
+            calls.append(point)
+            return own(*point)
+
+        return counting
 
     ways_on = duplex._ways_on
     monkeypatch.setattr(duplex, "_ways_on", counted)
     monkeypatch.setattr(duplex, "_MOST_CORNERS", 2_000)
     found = interleaved(strand, strand, 0.005)
-    assert len(calls) < 20_000  # 68,000 if the slack is never raised
+    assert len(calls) < 20_000  # 34,000 if the slack is never raised
     assert simulated(strand, strand, 0.005) == pytest.approx(found.seconds)
     busy_s = max(2 * sum(s for queue, s in strand if queue == own) for own in (1, 2))
     assert busy_s <= found.seconds < 0.8 * 2 * sum(s for _, s in strand)
