@@ -351,6 +351,7 @@ def _shortest(
                 reached[target], before[target] = there_s, (point, is_mirrored)
                 heapq.heappush(queue, (least_s(target), -there_s, target))
     back: list[tuple[int, bool]] = []
+    point = goal
     while point:
         source, is_mirrored = before[point]
         back.append((point, is_mirrored))
