@@ -38,10 +38,11 @@ from .step import COMPUTING, Cause, Step, StepMaker, StepTask
 _COMPUTE, _COMMUNICATE = 1, 2  # bits
 _ALIKE = 3  # groups: any further one takes as long as the last of these
 _SLACK = 0.005  # of a path: the shortest of 600 tasks takes 4.3 s to find, this one 0.01
-# Corners that are looked at before the slack is raised. With 10,000 the plans of GPT-16B on 128
-# devices and of GPT-6.8B on 64 are 8 and 0.3 % slower, with 40,000 and 150,000 as without an end.
+# Corners that are looked at before the slack is raised. With a fifth of them the plans of GPT-16B
+# on 128 devices and of GPT-6.8B on 64 are 8 and 0.3 % slower, with 0.8 and 3 times as many as
+# without an end; twice as many make a path of these 0.27 % shorter at best, in 1.6 times the time.
 # Random strands of 2,000 tasks take 1.7 s instead of 8 to 18, and their paths are a little longer.
-_MOST_CORNERS, _RAISED = 50_000, 2.0
+_MOST_CORNERS, _RAISED = 25_000, 2.0
 # 32 and 128 gave the same steps of VGG13 on 16 and of a small GPT on 2x2, in times within 8 %.
 _SHARE = 64  # of a strand's seconds is what neighbours on one queue take together at most
 Point = tuple[int, int]  # how many tasks of each strand are done
