@@ -346,7 +346,8 @@ def _shortest(
         x, y = divmod(point, width)
         for i, j in ways_on(x, y):
             right, up = one_ends[i] - one_ends[x], other_ends[j] - other_ends[y]
-            there_s, is_mirrored = max(right, up) - done_s, mirrors and i < j
+            # of equal paths the first found has one strand far ahead, which takes least memory
+            there_s, is_mirrored = max(right, up) - done_s, mirrors and i > j
             target = j * width + i if is_mirrored else i * width + j
             if there_s < reached.get(target, math.inf):
                 reached[target], before[target] = there_s, (point, is_mirrored)
