@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -173,20 +173,14 @@ class Tape:
 
     def course(self) -> list[Moment]:
         """What is held at each action, in order: the fullest is the peak of `sweep`."""
-        size, cause, made_at = self._sizes()
-        own, death = self._lives(size, made_at)
-        changes: list[dict[str, int]] = [defaultdict(int) for _ in range(len(self.actions) + 2)]
-        for key, number in own.items():
-            changes[number][cause[key]] += size[key]
-            changes[death[key] + 1][cause[key]] -= size[key]
-        held, moments = dict(self.always), []
+        held = {why: [*itertools.accumulate(more)] for why, more in self.changes().items()}
+        moments: list[Moment] = []
         for number, action in enumerate(self.actions):
-            for why, count in changes[number].items():
-                held[why] = held.get(why, 0) + count
-            now = {why: count for why, count in held.items() if count}
-            if action.workspace:
-                now["workspace"] = now.get("workspace", 0) + action.workspace
-            moments.append(Moment(action.name, number >= self.turn, now))
+            now = Counter(self.always)
+            now.update({why: totals[number] for why, totals in held.items()})
+            now["workspace"] += action.workspace
+            told = {why: count for why, count in now.items() if count}
+            moments.append(Moment(action.name, number >= self.turn, told))
         return moments
 
     def _lives(
