@@ -1,6 +1,7 @@
 """Settings and jobs of all tests."""
 
 import os
+import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -15,6 +16,10 @@ settings.load_profile("autoddl")
 
 
 os.environ.setdefault("AUTODDL_RECORD", "")  # jobs that are made to fail leave no files
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A shell's `&` lets a program ignore Ctrl-C, and so all that it starts: those that tests
+    # interrupt never ended.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
