@@ -2,7 +2,7 @@
 
 python scripts/run_tests.py [-m EXPRESSION] [pytest options]
 
-Those marked `alone` measure time, and run before the others. Those of PyTorch run in an environment
+Those marked `alone` measure time, and run after the others. Those of PyTorch run in an environment
 of their own (`scripts/setup_torch`), as soon as one of the other parts has ended. The first part's
 output comes as it is made, the others' after it; each ends with its slowest tests.
 """
@@ -37,7 +37,6 @@ def main(words: list[str]) -> int:
 
     every = sorted((ROOT / "tests").rglob("test_*.py"))  # naming files: to collect all takes 15 s
     alone = [str(p.relative_to(ROOT)) for p in every if "mark.alone" in p.read_text()]
-    statuses = [subprocess.call(command(sys.executable, "alone", *alone), cwd=ROOT)]
     files = sorted((ROOT / "tests").glob("test_*.py"))
     last = [LAST, *(str(path.relative_to(ROOT)) for path in files)]
     rest = ["tests", *(f"--ignore={path}" for path in (FIRST, *last, TORCH))]
@@ -51,11 +50,12 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder, str(n)) for n in range(len(parts))]
         try:
-            statuses += _run(parts, outputs)
+            statuses = _run(parts, outputs)
         finally:
             for output in outputs[1:]:
                 if output.exists():
                     print(output.read_text(errors="replace"), flush=True)
+    statuses.append(subprocess.call(command(sys.executable, "alone", *alone), cwd=ROOT))
     return max((s for s in statuses if s != NOTHING_CHOSEN), default=NOTHING_CHOSEN)
 
 

@@ -248,7 +248,13 @@ def lengths(step: PlannedStep, built: list[int]) -> list[int]:
 @pytest.mark.parametrize("back_end", RULES)
 @pytest.mark.parametrize("again", [(), range(16), range(8)], ids=["none", "all", "half"])
 @pytest.mark.parametrize("most, strands", [(0, 1), (2, 1), (2, 2)])
-@pytest.mark.parametrize("name", ["mlp", "attention", "residual", "shared"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "residual",
+        *(pytest.param(n, marks=pytest.mark.full) for n in ("mlp", "attention", "shared")),
+    ],
+)
 def test_of_equal_blocks_four_are_enough(name, most, strands, again, back_end, built):
     """Whether gradients travel in buckets, and micro-batches take turns."""
     step, rules = drawn(GRAPHS[name](16), 1, 2, 4, [0], again, 0, "adam", strands), RULES[back_end]

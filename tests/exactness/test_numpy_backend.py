@@ -140,7 +140,7 @@ def check(graph, plan: Plan, then: Plan | None = None):
             )
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.full) for n in (2, 3))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.full) for n in (0, 2, 3))])
 def test_random_placements(graph, seed):
     plan = random_plan(graph, cluster_of(2, 2), seed, micro_batches=1 + seed % 2)
     check(graph, Plan.loads(plan.dumps()))
@@ -160,7 +160,7 @@ def test_training_goes_on_by_another_plan(graph):
     check(graph, staged, four)
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [3, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2))])
 def test_parameters_stored_split_and_blocks_run_again(graph, stage):
     """Data parallelism, whose parameters ZeRO's stages divide."""
     forked = graph.with_batch(4).with_forks()
@@ -177,7 +177,7 @@ def test_parameters_stored_split_and_blocks_run_again(graph, stage):
     check(graph, plan.changed(recomputed=repeated_blocks(plan.graph)))
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("schedule", ["zb-h1", pytest.param("1f1b", marks=pytest.mark.full)])
 def test_two_stages(graph, schedule):
     options = PlanOptions(stages=2, schedule=schedule, micro_batches=4)
     plan = find_plan(graph, cluster_of(2, 2), options)

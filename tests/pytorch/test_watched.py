@@ -18,7 +18,10 @@ LIMIT_SECONDS = 8
 WORKER = ROOT / "tests" / "pytorch" / "fail.py"
 
 
-@pytest.mark.full  # the code is the same for both frameworks, and OneFlow's run is in CI
+# The code is the same for both frameworks, and OneFlow's runs are in CI.
+pytestmark = pytest.mark.full
+
+
 def test_what_one_rank_changes_later_is_refused(launch):
     worker = ROOT / "tests" / "runtime" / "workers" / "disagree.py"
     assert "all are refused" in launch(worker, 2)
@@ -28,19 +31,9 @@ def test_what_one_rank_changes_later_is_refused(launch):
     ("mode", "cause"),
     [
         ("exit", r"rank 1 of 3 on .* ended without a word in its own code after step 2"),
-        pytest.param(
-            "SIGKILL",
-            r"rank 1 of 3 on .* ended without a word in its own code after step 2",
-            marks=pytest.mark.full,
-        ),
-        pytest.param(
-            "raise", r"rank 1 of 3 on .*RuntimeError: no more data", marks=pytest.mark.full
-        ),
-        pytest.param(
-            "SIGSTOP",
-            r"rank 1 of 3 on .* is stopped in its own code after step 2 while rank",
-            marks=pytest.mark.full,
-        ),
+        ("SIGKILL", r"rank 1 of 3 on .* ended without a word in its own code after step 2"),
+        ("raise", r"rank 1 of 3 on .*RuntimeError: no more data"),
+        ("SIGSTOP", r"rank 1 of 3 on .* is stopped in its own code after step 2 while rank"),
     ],
 )
 def test_the_cause_is_named_first(mode, cause, tmp_path):
@@ -58,7 +51,6 @@ def test_the_cause_is_named_first(mode, cause, tmp_path):
     assert "rank 1 of 3 on" in record.read_text()
 
 
-@pytest.mark.full
 def test_torchrun_starts_it_again_from_its_last_checkpoint(tmp_path):
     """Torch alone finds where the ranks that have ended listened, and does not start again."""
     found = []

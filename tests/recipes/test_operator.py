@@ -42,6 +42,7 @@ def test_its_rule_is_proven(kind, shape, dim):
         prove(op, Mesh(2, 1), (signature,), kernel, [x])
 
 
+@pytest.mark.full
 def test_it_is_trained_like_on_one_device(capfd):
     pytest.importorskip("oneflow", reason="trains with OneFlow")
     environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}

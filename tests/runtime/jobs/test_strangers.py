@@ -119,6 +119,7 @@ with inside("step"):
 """
 
 
+@pytest.mark.full
 def test_a_job_started_twice(tmp_path):
     """Without a secret of the launcher's the ranks of both prove the same; the first goes on."""
     job = {
@@ -176,6 +177,7 @@ with found:
 )
 
 
+@pytest.mark.full
 def test_strangers_at_the_meeting(tmp_path):
     status, out = run(tmp_path, MEET, 2, timeout=60)
     assert status == 0, out
