@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 
+import pytest
+
 from autoddl.runtime.jobs.launch import free_port
 from tests.runtime.conftest import PATH
 from tests.runtime.jobs.test_launch import run, script
