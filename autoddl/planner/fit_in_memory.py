@@ -42,8 +42,8 @@ _LOOSENINGS = 5  # times that a limit in between is tried
 # many, GPT-0.35B on 2x16 has the same plan, as fast.
 _QUICK = 5_000
 _REPAIR = 0.005  # more seconds than without lowering the limit: not worth a search
-# Of the seconds: so much must a limit in between promise. With all five tries GPT-3 175B on 512 fast
-# and 512 slow devices has the same plan, and its search takes 2.4 times as long.
+# Of the seconds: so much must a limit in between promise. With all tries GPT-3 175B on 512 fast and
+# 512 slow devices has the same plan, and its search takes 2.4 times as long.
 _WORTH = 5e-4
 # Gap of a rough search. Half and twice of it gave the same plan of GPT-36B on 256 within a second,
 # in 1.06 of the time; 0 one that is 0.0007 % faster, in 1.11 of it.
