@@ -331,3 +331,12 @@ def any_in_flight(micro_batches: int, ends: Ends) -> list[StepPrice]:
                 StepPrice(1 - moving, moving, moving, last, 1 - moving - last, width, ends)
             )
     return found
+
+
+def least_in_flight_s(maker: StepMaker, parts: int) -> float:
+    """No step of so many micro-batches takes less with several in flight, whatever their turns.
+
+    maker: of the step with one in flight
+    """
+    own = StepParts.of(maker, parts, Ends())
+    return max(map(own.at, any_in_flight(parts, Ends())))

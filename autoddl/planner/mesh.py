@@ -111,9 +111,7 @@ def plan_mesh(
     is_late = best is not None and (one.is_over or best.result.end == "interrupted")
     rivals: tuple[Baseline, ...] = ()
     if pricer is not None and not is_late:
-        turns = micro.in_turns(MOST_IN_FLIGHT)
-        two = replace(pricer, micro=turns, counts=even(counts)) if tried_two else None
-        rivals, best = _beside(pricer, two, best)
+        rivals, best = _beside(pricer, tried_two, best)
     rivals = tuple(_marked(rival, micro.demands) for rival in rivals)
     nearest = _nearest(rivals, options)
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
@@ -253,28 +251,24 @@ def _marked(rival: Baseline, demands: Demands) -> Baseline:
 
 
 def _beside(
-    pricer: BaselinePricer, two: BaselinePricer | None, best: Candidate | None
+    pricer: BaselinePricer, tries_two: bool, best: Candidate | None
 ) -> tuple[tuple[Baseline, ...], Candidate | None]:
     """The known schemes, and the plan: after Ctrl-C none, if there is a plan.
 
-    two: prices them with two micro-batches in flight, if that is to be tried
+    tries_two: micro-batches in flight, too, where that may be faster than the plan
     """
     try:
         rivals = pricer.all()
-        if rivals and two is not None:
-            rivals = tuple(map(_faster, rivals, two.all()))
+        if rivals and tries_two:
+            turns, counts = pricer.micro.in_turns(MOST_IN_FLIGHT), even(pricer.counts)
+            two = replace(pricer, micro=turns, counts=counts, below_s=_cost_to_beat(best))
+            rivals = two.all(rivals)
         return rivals, best
     except KeyboardInterrupt:
         if best is None:
             raise
         ended = dataclasses.replace(best.result, end="interrupted")
         return (), dataclasses.replace(best, result=ended).knowing(best)
-
-
-def _faster(rival: Baseline, other: Baseline) -> Baseline:
-    """The faster one of a scheme with one micro-batch in flight and with two."""
-    assert rival.record.name == other.record.name
-    return other if other.seconds < rival.seconds else rival
 
 
 def _with(rivals: tuple[Baseline, ...], rival: Baseline) -> tuple[Baseline, ...]:

@@ -53,6 +53,7 @@ from .estimate import (
     after_passes,
     any_in_flight,
     evenly_s,
+    least_in_flight_s,
     one_at_a_time,
 )
 from .fit_in_memory import FittedSearch, Searched
@@ -298,7 +299,7 @@ class Overlapped:
             if tables is None or result is None:
                 continue
             turned = Candidate(tables, result, found.paths, found)
-            least_s = max(map(_parts_of(turned, Ends()).at, any_in_flight(parts, Ends())))
+            least_s = least_in_flight_s(turned.one_by_one, parts)
             if least_s < best.step_s and turned.least_s < best.step_s and turned.fits:
                 best = min(best, turned, key=lambda one: one.step_s)
                 self.known.append(turned)

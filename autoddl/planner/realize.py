@@ -239,8 +239,8 @@ NEAR_FREE = 0.003
 # ResNet-50 on 2x8 is planned in 1.08 times as long, with half and twice of it as fast.
 ROOMY = 0.25
 _WORKED_OUT = (
-    "placed", "maker", "_free_buckets", "least_s", "buckets", "step_s", "_serial_bytes",
-    "excess_bytes", "needed_bytes",
+    "placed", "one_by_one", "maker", "_free_buckets", "least_s", "buckets", "step_s",
+    "_serial_bytes", "excess_bytes", "needed_bytes",
 )  # fmt: skip
 
 
@@ -295,14 +295,18 @@ class Candidate:
         return place(self.tables, self.result.choice, self.paths)
 
     @cached_property
-    def maker(self) -> StepMaker:
-        """What lists the tasks of its step, with micro-batches in flight in the best turns."""
+    def one_by_one(self) -> StepMaker:
+        """What lists the tasks of its step, with one micro-batch in flight."""
         tables = self.tables
         sizes = tables.grouping.graph, tables.model, tables.micro_batches
-        one_by_one = StepMaker(*sizes, *self.placed, tables.again)
-        if tables.again.in_flight == 1 or tables.grouping.graph.is_stage:
-            return one_by_one
-        return TurnsMaker.of(one_by_one, best_turns(one_by_one))
+        return StepMaker(*sizes, *self.placed, tables.again)
+
+    @cached_property
+    def maker(self) -> StepMaker:
+        """What lists the tasks of its step, with micro-batches in flight in the best turns."""
+        if self.tables.again.in_flight == 1 or self.tables.grouping.graph.is_stage:
+            return self.one_by_one
+        return TurnsMaker.of(self.one_by_one, best_turns(self.one_by_one))
 
     @property
     def turns(self) -> Turns:
@@ -420,7 +424,7 @@ class Candidate:
         tables = self.tables
         graph, model = tables.grouping.graph, tables.model
         mesh, optimizer, parts = model.cluster.mesh, model.optimizer, tables.micro_batches
-        known = again, buckets, model.ema, self.turns
+        known = again, buckets, model.ema, self.turns if again.in_flight > 1 else ()
         device = model.cluster.device.kind
         return PlannedStep(graph, mesh, device, parts, optimizer, *self.placed, *known)
 

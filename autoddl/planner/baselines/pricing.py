@@ -33,8 +33,7 @@ from ...sbp.mesh import Mesh
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget
 from ...search.lagrangian import free_choice, may_fit, score_bound
-from ...search.problem import SearchResult
-from ..estimate import Estimator
+from ..estimate import Estimator, least_in_flight_s
 from ..fit_in_memory import FittedSearch
 from ..realize import Candidate
 from ..tables.group_table import WHOLE_SPACE
@@ -85,12 +84,12 @@ class _Way:
 _Planned = tuple[_Way, Candidate]
 
 
-def _most_hidden_s(way: _Way, found: Candidate) -> float:
+def _most_hidden_s(family: Family, found: Candidate) -> float:
     """Beside the last backward pass gradients travel; beside all others what is gathered."""
-    maker = found.maker
-    if not way.variant.family.split_stored:
+    maker, parts = found.one_by_one, found.tables.micro_batches
+    if not family.split_stored:
         return maker.backward_s
-    return way.parts * (maker.backward_s + sum(own.forward_s for own in maker.operators))
+    return parts * (maker.backward_s + sum(own.forward_s for own in maker.operators))
 
 
 @dataclass(frozen=True)
@@ -100,6 +99,7 @@ class BaselinePricer:
     counts: numbers of micro-batches to try, ascending
     again: what is run again, one or the other; the names are the same at any number
     families: what to try; () for all that are known for such a model
+    below_s: with several micro-batches in flight, what takes as long is of no use
     """
 
     micro: MicroBatches
@@ -108,19 +108,24 @@ class BaselinePricer:
     seed: int = 0
     again: Sequence[Blocks] = ((),)
     families: Sequence[Family] = ()
+    below_s: float = math.inf
 
-    def all(self) -> tuple[Baseline, ...]:
-        """Every family at its best, in their order; none on one device."""
-        return tuple(self.each())
+    def all(self, known: Sequence[Baseline] = ()) -> tuple[Baseline, ...]:
+        """Every family at its best, in their order; none on one device.
 
-    def each(self) -> Iterator[Baseline]:
+        known: the same otherwise, which stand where nothing is faster
+        """
+        return tuple(self.each(known))
+
+    def each(self, known: Sequence[Baseline] = ()) -> Iterator[Baseline]:
         """`all`, one after the other."""
         tried = self._tried if self._mesh.num_axes else ()
+        others = {other.record.name: other for other in known}
         for number, family in enumerate(tried):
             found = variants(family, self._mesh)
             if found:
                 with before(more(len(tried) - 1 - number, "known scheme")):
-                    best = self._best(family, found)
+                    best = self._best(family, found, others.get(family.name))
                 yield best
 
     def smallest(self, below_bytes: float) -> Baseline | None:
@@ -139,17 +144,17 @@ class BaselinePricer:
             below_bytes = min(needed)
             least = needed[below_bytes]
 
-    def _best(self, family: Family, tried: Sequence[Variant]) -> Baseline:
+    def _best(self, family: Family, tried: Sequence[Variant], known: Baseline | None) -> Baseline:
         """Running blocks again is tried where without it more micro-batches are needed."""
         topologies = self._ways(tried, self.again[0])
         best: _Planned | None = None
         if len(self.again) == 1 or any(ways[0].parts == self.counts[0] for ways in topologies):
-            best = self._fastest(topologies)
+            best = self._fastest(family, topologies, known)
         for blocks in self.again[1:]:
             if best is None or best[0].parts > self.counts[0]:
                 topologies += self._ways(tried, blocks)
-                best = self._fastest(topologies)
-        return self._too_large(family, tried) if best is None else self._recorded(*best)
+                best = self._fastest(family, topologies, known)
+        return (known or self._too_large(family, tried)) if best is None else self._recorded(*best)
 
     def _ways(self, tried: Sequence[Variant], blocks: Blocks) -> list[Sequence[_Way]]:
         """For each topology that divides the batch, the numbers of micro-batches that may fit."""
@@ -171,16 +176,23 @@ class BaselinePricer:
             ways = ways[1:]
         return ways
 
-    def _fastest(self, topologies: Sequence[Sequence[_Way]]) -> _Planned | None:
+    def _fastest(
+        self, family: Family, topologies: Sequence[Sequence[_Way]], known: Baseline | None
+    ) -> _Planned | None:
         """The fastest of the topologies' first ways whose fullest moment keeps to the limit.
 
         Where a way does not, the topology's next one counts, which costs no less, memory ignored.
+        None if nothing fits, or is faster than the one that is known.
         """
         queue = [(self._bound(ways[0]), number, ways) for number, ways in enumerate(topologies)]
         heapq.heapify(queue)
         best: _Planned | None = None
-        beat_s = math.inf  # that a serial step has to take less than
+        fastest = known and known.found
         while queue:
+            # no topology hides more than it computes, and all divide computation alike
+            hidden_s = _most_hidden_s(family, fastest) if self.model.overlap and fastest else 0.0
+            fastest_s = math.inf if fastest is None else fastest.step_s
+            beat_s = fastest_s + hidden_s  # that a serial step has to take less than
             bound_s, number, ways = heapq.heappop(queue)
             if bound_s * (1 + _GAP) >= beat_s:
                 break
@@ -189,21 +201,36 @@ class BaselinePricer:
             self._searches.check_interrupted()
             if result is None and beat_s < math.inf and may_fit(tables.problem):
                 continue  # there are plans, but none as fast
-            found = None if result is None else self._within_limit(tables, result)
-            if found is not None and (best is None or found.step_s < best[1].step_s):
-                best = ways[0], found
-                # no topology hides more than it computes, and all divide computation alike
-                beat_s = found.step_s + (_most_hidden_s(*best) if self.model.overlap else 0.0)
+            found = result and Candidate(tables, result, self._looker.prices.paths)
+            if found is not None and self._is_of_no_use(found, fastest_s):
+                continue
+            found = found and self._within_limit(found)
+            if found is not None and found.step_s < fastest_s:
+                fastest, best = found, (ways[0], found)
             rest = self._divided_ways(ways[1:]) if found is None else ()
             if rest:
                 heapq.heappush(queue, (bound_s, number, rest))
         return best
 
-    def _within_limit(self, tables: Tables, result: SearchResult) -> Candidate | None:
-        found = Candidate(tables, result, self._looker.prices.paths)
+    def _is_of_no_use(self, found: Candidate, beat_s: float) -> bool:
+        """Whether with several micro-batches in flight it is too slow whatever their turns are."""
+        if found.tables.again.in_flight == 1:
+            return False
+        least_s = least_in_flight_s(found.one_by_one, found.tables.micro_batches)
+        return least_s >= min(beat_s, self.below_s)
+
+    def _within_limit(self, found: Candidate) -> Candidate | None:
+        """What was found, or what fits instead.
+
+        Only itself with several micro-batches in flight, as turns take long to find; nor are they
+        looked for where one in flight holds too much.
+        """
+        again = found.tables.again
         if found.is_roomy:
             return found
-        fits = self._searches.within_limit(tables, result, is_thorough=False)
+        if again.in_flight > 1:
+            return found if found.fits_with(replace(again, in_flight=1)) and found.fits else None
+        fits = self._searches.within_limit(found.tables, found.result, is_thorough=False)
         self._searches.check_interrupted()
         return fits
 

@@ -1,5 +1,6 @@
 """Every known scheme beside every plan: what it costs, and that ours is no worse."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -22,7 +23,6 @@ from autoddl.planner.baselines import (
 from autoddl.planner.baselines.tables import least_memories
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.planner.realize import Candidate
 from autoddl.planner.schemes import baseline_plans
 from autoddl.planner.tables.groups import MicroBatches
 from autoddl.plans import Plan
@@ -286,10 +286,7 @@ def test_the_pricer_takes_the_counts_it_is_given():
 def test_a_family_is_as_fast_as_its_topologies_solved_exactly(share, monkeypatch):
     """But for the gap that is allowed; by the sum of memory, whatever the fullest moment."""
 
-    def whatever_the_fullest(pricer, tables, result):
-        return Candidate(tables, result, pricer._looker.prices.paths)
-
-    monkeypatch.setattr(BaselinePricer, "_within_limit", whatever_the_fullest)
+    monkeypatch.setattr(BaselinePricer, "_within_limit", lambda _, found: found)  # the fullest
     graph, where, counts = residual(4, 256, 64), cluster("piz_daint", 4, 2), (1, 2, 4, 8)
     needed = [b.memory_bytes for b in find_plan(graph, where).baselines]
     model = CostModel(where, memory_limit_bytes=share * min(filter(None, needed)))
@@ -309,7 +306,21 @@ def test_a_family_is_as_fast_as_its_topologies_solved_exactly(share, monkeypatch
         tried = variants(family, model.cluster.mesh)
         topologies = [ways for blocks in again for ways in pricer._ways(tried, blocks)]
         least = min(map(exact, topologies), default=math.inf)
-        found = pricer._best(family, tried)
+        found = pricer._best(family, tried, None)
         assert found.record.fits == (least < math.inf)
         if found.record.fits:
             assert least * (1 - 1e-6) <= found.seconds <= least * (1 + 5e-4)
+
+
+def test_two_micro_batches_in_flight_count_where_they_may_be_the_plan():
+    """Else a scheme is told as it is known, and no turns are looked for."""
+    micro, counts = MicroBatches.of(attention(2, 64, 128, 512, 8)), (2, 4)
+    model = CostModel(cluster("piz_daint", 8, 1), overlap=True)
+    one = BaselinePricer(micro, counts, model)
+    two = dataclasses.replace(one, micro=micro.in_turns(2))
+    known = one.all()
+    found = two.all(known)
+    assert any(f.seconds < k.seconds for f, k in zip(found, known, strict=True))
+    assert all(f is k or f.seconds < k.seconds for f, k in zip(found, known, strict=True))
+    none = dataclasses.replace(two, below_s=min(k.seconds for k in known) / 10)
+    assert none.all(known) == known
