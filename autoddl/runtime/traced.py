@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ..graph.graph import Graph
-from ..graph.hints import is_batchwise, recorded
+from ..graph.hints import recorded
 from ..sbp.layout import TensorSpec
 from .backend import Tensor
 from .calling import Calling
@@ -119,17 +119,6 @@ def places_of(modules: Iterable[Any]) -> dict[int, tuple[Place, ...]]:
                 if x is not None:
                     found[id(x)] = (*found.get(id(x), ()), (table, key))
     return found
-
-
-def check_rows(module: object, path: str, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
-    """ValueError for results of a batch-wise module without its arguments' rows."""
-    rows = {x.shape[:1] for x in given if x.ndim}
-    wrong = [tuple(x.shape) for x in made if x.shape[:1] not in rows]
-    if wrong and is_batchwise(module):
-        raise ValueError(
-            f"{path} was declared batch-wise and gives a result of shape {wrong[0]}, which has as "
-            "many rows as none of its arguments; autoddl.opaque(module) runs it whole"
-        )
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """Traces of torch modules: the operators, the batch, and gradients that nothing may lose."""
 
+import random
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
@@ -12,6 +14,7 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # type: ignore[import-not-found]  # noqa: E402
 
 import autoddl  # noqa: E402
+from autoddl import opaque  # noqa: E402
 from autoddl.cluster import Cluster  # noqa: E402
 from autoddl.runtime.torch.framework import build_trainer  # noqa: E402
 from autoddl.runtime.torch.trace.trace import trace_with_state  # noqa: E402
@@ -237,6 +240,101 @@ class ByHand(nn.Linear):
 def test_gradients_other_than_eager_ones_are_refused():
     with pytest.raises(ValueError, match="weight a gradient that it has not in torch"):
         traced(ByHand(6, 6), 4, 6)
+
+
+def test_hooks_on_gradients_are_refused():
+    """A plan has a backward pass of its own, which would leave them out without a word."""
+
+    class Slowed(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            y.register_hook(lambda dy: dy * 0.1)
+            return y
+
+    with pytest.raises(ValueError, match=r"registers a hook on a gradient .*\.detach\(\)"):
+        traced(Slowed(6, 6), 4, 6)
+    of_parameter, of_module = (nn.Sequential(nn.Linear(6, 6)) for _ in "12")
+    of_parameter[0].weight.register_hook(lambda dy: dy * 0.1)
+    of_module[0].register_full_backward_hook(lambda module, dx, dy: dx)
+    with pytest.raises(ValueError, match="parameter 0.weight has a hook .*after_backward"):
+        traced(of_parameter, 4, 6)
+    with pytest.raises(ValueError, match="module 0 has a hook on gradients"):
+        traced(of_module, 4, 6)
+    assert traced(nn.Sequential(opaque(of_module), nn.Linear(6, 6)), 4, 6).opaque  # runs as it is
+
+
+# ---- what a pass leaves in Python
+
+
+class Keeps(nn.Linear):
+    """`keep(model, y)` gives what the pass returns."""
+
+    def __init__(self, keep):
+        super().__init__(6, 6)
+        self.register_buffer("mean", torch.zeros(6))
+        self.keep, self.steps, self.hidden, self.seen = keep, 0, (torch.zeros(6),), []
+
+    def forward(self, x):
+        return self.keep(self, super().forward(x))
+
+
+def counts(model, y):
+    model.steps += 1
+    return y * model.steps
+
+
+def assigns(model, y):
+    with torch.no_grad():
+        model.mean = model.mean * 0.9 + y.mean(0)
+    return y
+
+
+def remembers(model, y):
+    y = y + model.hidden[0]
+    model.hidden = (y.detach(),)
+    return y
+
+
+@pytest.mark.parametrize(
+    ("keep", "why"),
+    [
+        (counts, "keeps steps from one step to the next"),
+        (remembers, "keeps hidden from one step to the next"),
+        (assigns, "changes the buffer mean in its forward pass"),
+        (lambda _, y: y * random.random(), "draws numbers from Python's random"),
+        (lambda _, y: y * float(np.random.rand()), "draws numbers from Python's random"),
+    ],
+)
+def test_what_a_pass_leaves_for_the_next_one_is_refused(keep, why):
+    model = Keeps(keep)
+    before, state = {**vars(model)}, random.getstate()
+    with pytest.raises(ValueError, match=why):
+        traced(model, 4, 6)
+    assert vars(model) == before and random.getstate() == state
+
+
+def test_what_is_made_once_or_only_looked_at_may_be_kept():
+    def keep(model, y):
+        if getattr(model, "mask", None) is None or model.mask.shape[0] != y.shape[1]:
+            model.mask = torch.ones(6, 6).tril()
+        model.hidden, model.loss = (y.detach(),), y.square().mean()
+        model.seen.append(y)
+        return y @ model.mask
+
+    model = Keeps(keep)
+    before = {**vars(model)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = trace_with_state(
+            model, torch.ones(4, 6), torch.ones(4, 6), loss=lambda y, _: y.mean() + model.loss
+        )
+    assert trained(found) == {"weight", "bias"}
+    assert vars(model) == before and not model.seen
+
+
+def test_a_lazy_module_is_to_be_called_first():
+    with pytest.raises(ValueError, match="0.weight has no shape yet.*call the model once"):
+        traced(nn.Sequential(nn.LazyLinear(6)), 4, 6)
 
 
 # ---- operators

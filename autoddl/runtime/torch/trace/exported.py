@@ -9,14 +9,13 @@ pass of its own, of which an export knows nothing: it is refused.
 from __future__ import annotations
 
 import contextlib
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.distributions import Distribution  # type: ignore[import-not-found]
 from torch.export import Dim, ExportedProgram
 from torch.utils.checkpoint import CheckpointFunction  # type: ignore[import-not-found]
@@ -25,6 +24,8 @@ from ....graph.aten.table import may_change
 from ....graph.hints import WAY_OUT
 from ...calling import Calling
 from ...nested import take_tensors
+from ...tracing.carried import Carried
+from ...tracing.checks import changing, reason
 from .aten import handled
 from .opaque import OPAQUE, Opaque
 from .repeats import AGAIN, LIBRARY, Group, recorded_once
@@ -56,7 +57,7 @@ class Whole(nn.Module):
         self.model = model
         self.loss: Any = loss if loss is None or isinstance(loss, nn.Module) else _Loss(loss)
         self.calling = calling
-        self.opaque = Opaque.of(self)
+        self.opaque, self.carried = Opaque.of(self), Carried(self, torch.Tensor)
         self._results = SimpleNamespace(structure=None)  # attributes do not outlast an export
 
     @property
@@ -65,7 +66,10 @@ class Whole(nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs, target = self.calling.called(tensors, self.loss is not None)
+        buffers = dict(self.named_buffers())
         result = self.model(*args, **kwargs)
+        for name in (n for n, x in self.named_buffers() if x is not buffers.get(n)):
+            raise changing("the buffer", name)
         self._results.structure, outputs = take_tensors(result, torch.Tensor)
         if self.loss is None:
             return tuple(outputs)
@@ -110,7 +114,7 @@ def export(
         raise
     except Exception as error:
         raise ValueError(
-            f"torch.export cannot record {type(whole.model).__name__}: {_reason(error)}. A model "
+            f"torch.export cannot record {type(whole.model).__name__}: {reason(error)}. A model "
             "is planned from the operators of one forward pass: take what depends on values "
             "(.item(), an `if` on a tensor, .data) out of its forward, or let the module that does "
             f"it run as it is: {WAY_OUT}"
@@ -122,14 +126,14 @@ def _own_news_aside() -> Iterator[None]:
     """Without what torch warns of its own code, which would stand in front of the user's plan."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r".*LeafSpec", FutureWarning)
-        warnings.filterwarnings("ignore", r"The tensor attributes? self[\w.]*\._flat_weights")
+        warnings.filterwarnings("ignore", "The tensor attribute")  # `Carried` finds what matters
         yield
 
 
 @_own_news_aside()
 def _export(whole: Whole, example: Sequence[torch.Tensor], shapes: Any) -> ExportedProgram:
-    ours = _instead(torch, "ctc_loss", _ctc)
-    with _no_own_backward(), plain_calls(), ours, whole.opaque.recorded():
+    ours, hooks = _instead(torch, "ctc_loss", _ctc), _instead(Tensor, "register_hook", _hook)
+    with _no_own_backward(), hooks, plain_calls(), ours, whole.opaque.recorded():
         program = torch.export.export(whole, tuple(example), dynamic_shapes=shapes, strict=False)
     _inline_regions(program.graph_module)
     if any(n.op == "call_function" and may_change(n.target) for n in program.graph.nodes):
@@ -151,15 +155,6 @@ def _reads(node: fx.Node) -> bool:
         for n in (node, *node.all_input_nodes)
     ]
     return tensors[0] and any(tensors[1:])
-
-
-def _reason(error: Exception) -> str:
-    """The first line of torch's message that says something, and where."""
-    text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    where = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', text)
-    place = f" (line {where[-1][1]} of {where[-1][0]})" if where else ""
-    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}{place}".rstrip(".")
 
 
 @contextlib.contextmanager
@@ -194,6 +189,14 @@ def _ctc(logs: Any, targets: Any, steps: Any, lengths: Any, *rest: Any) -> torch
     if targets.ndim != 2 or any(n.shape != logs.shape[1:2] for n in (*counts, targets[:, 0])):
         raise ValueError("ctc_loss is planned for targets [rows, longest] and lengths of all rows")
     return torch.ops.autoddl.ctc_loss(logs, targets, *counts, *rest)
+
+
+def _hook(x: Tensor, hook: Any) -> None:
+    raise ValueError(
+        "the model's forward pass registers a hook on a gradient (Tensor.register_hook), which a "
+        "plan would not call; write it with operators, such as x * 0.1 + (x * 0.9).detach(), or "
+        f"let the module that does it run as it is: {WAY_OUT}"
+    )
 
 
 @contextlib.contextmanager

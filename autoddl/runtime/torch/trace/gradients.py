@@ -1,4 +1,4 @@
-"""Whether a graph's gradients reach the parameters that eager autograd reaches."""
+"""The parameters that eager autograd reaches."""
 
 from __future__ import annotations
 
@@ -11,31 +11,12 @@ import torch
 from torch._export.utils import _compiling_state_context  # type: ignore[import-not-found]
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
+from torch.overrides import TorchFunctionMode  # type: ignore[import-not-found]
+from torch.utils._pytree import tree_flatten  # type: ignore[import-not-found]
 
-from ....graph.graph import Graph
 from .exported import MODEL, Whole, plain_calls
 from .opaque import leaves
 from .repeats import Notes
-
-
-def check_gradients(whole: Whole, eager: set[str], graph: Graph) -> None:
-    """ValueError unless both reach the same parameters, or if they reach none."""
-    planned = {op.attrs["name"] for op in graph.params if op.outputs[0] in graph.needs_grad}
-    if not planned:
-        raise ValueError(
-            "no parameter that needs a gradient takes part in the loss; give the model parameters "
-            "with requires_grad=True, or trace it without a loss"
-        )
-    unsure = whole.opaque.unsure(whole)
-    planned, eager = planned - unsure, eager - unsure
-    if planned != eager:
-        lost, new = sorted(eager - planned), sorted(planned - eager)
-        what = f"{lost[0]} no gradient" if lost else f"{new[0]} a gradient that it has not in torch"
-        raise ValueError(
-            f"the trace of {type(whole.model).__name__} would give {what} (one of "
-            f"{len(lost) + len(new)} such parameters): autoddl does not follow what autograd does "
-            "in this model, and does not train it wrongly"
-        )
 
 
 def reached(
@@ -67,9 +48,28 @@ def reached(
                 raise
             with _compiling_state_context():
                 loss = _loss(whole, tensors, given, notes, by_values)
+        else:
+            if whole.carried.has_changed():
+                with _Reading() as reading:
+                    _loss(whole, tensors, given, None, by_values)
+                whole.carried.after_second(reading.read)
         finally:
             log.disabled = False
     return {first[id(x)] for x in leaves([loss.grad_fn]) if id(x) in first}
+
+
+class _Reading(TorchFunctionMode):
+    """The ids of the tensors that are read meanwhile; that one has a shape does not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: set[int] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if result is None or any(isinstance(x, torch.Tensor) for x in tree_flatten(result)[0]):
+            self.read.update(map(id, tree_flatten((args, kwargs))[0]))
+        return result
 
 
 def _loss(

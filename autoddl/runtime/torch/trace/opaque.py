@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from ....graph.hints import is_batchwise, is_opaque
+from ....graph.hints import is_opaque
 from ...kernel import OpaqueFn
 from ...nested import map_leaves, put_tensors, take_tensors
-from ...traced import OpaqueCall, check_rows, places_of
+from ...traced import OpaqueCall, places_of
+from ...tracing.checks import check_changes, check_rows
 from .repeats import LIBRARY
 
 LIBRARY.define("opaque(Tensor[] given, Tensor[] like, int number) -> Tensor[]")
@@ -106,7 +107,7 @@ class Opaque:
             result = own(*args, **kwargs)
             form, made = take_tensors(result, Tensor)
             changed = {n for n, x in before.items() if x._version != versions[n]}
-            _check_changes(module, shown, buffers, changed)
+            check_changes(module, shown, buffers, dict(module.named_buffers()), changed)
             check_rows(module, shown, given, made)
             trained = _reached(made, given, params, shown)
             if self.by_values:  # with other values it may reach others
@@ -152,20 +153,6 @@ class Opaque:
     def _refuse(self, size: Any) -> Any:
         self._refused = "a number that follows the batch"
         return size
-
-
-def _check_changes(
-    module: nn.Module, path: str, buffers: dict[str, Tensor], changed: set[str]
-) -> None:
-    """ValueError if a call has changed what it may not: all but buffers, in place, as a whole."""
-    assigned = {n for n, x in module.named_buffers() if x is not buffers.get(n)}
-    wrong = assigned or changed - buffers.keys() or (changed if is_batchwise(module) else ())
-    for name in sorted(wrong):
-        way = "autoddl.opaque(module) runs it whole"
-        raise ValueError(
-            f"{path} changes {name} in its forward pass, which other devices would not see; "
-            + (way if {*wrong} <= buffers.keys() - assigned else "change buffers in place alone")
-        )
 
 
 def _like(noted: Noted, made: Tensor, given: Sequence[Tensor]) -> Tensor:

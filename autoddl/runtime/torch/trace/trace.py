@@ -25,11 +25,12 @@ from ....graph.hints import WAY_OUT, is_batchwise
 from ....sbp.layout import TensorSpec
 from ...calling import Calling
 from ...traced import OpaqueCall, Traced, state_keys, with_hints
+from ...tracing.checks import changing, check_reached, check_ready
 from .aten import HANDLERS, handled
 from .constants import computed, dtype_name, is_known
 from .emit import Emitter
 from .exported import LOSS, MODEL, LossFn, Whole, export
-from .gradients import check_gradients, reached
+from .gradients import reached
 from .opaque import OPAQUE
 from .repeats import AGAIN, Group, Notes, live
 
@@ -62,14 +63,21 @@ def trace_with_state(
         if not model.training:
             model.train()
         whole.training = True
+        check_ready(whole)
         noted = loss is not None or whole.opaque.modules
         eager, groups = _tried(whole, tensors) if noted else (None, ())
+        whole.carried.check()
+        whole.carried.restore()  # what a pass on fake tensors has left
         program, scales = export(whole, tensors, groups)
         structure = whole.structure
         graph, read = _read(whole, program, tensors, scales, name or type(model).__name__)
         if loss is not None:
-            check_gradients(whole, eager or _reached(whole, tensors), graph)
+            planned = {op.attrs["name"] for op in graph.params if op.outputs[0] in graph.needs_grad}
+            known = eager or _reached(whole, tensors)
+            check_reached(model, planned, known, whole.opaque.unsure(whole))
+            whole.carried.check()
     finally:
+        whole.carried.restore()
         for module, training in modes.items():
             module.training = training
     return Traced(
@@ -198,16 +206,9 @@ class _Reader:
             if spec.kind is OutputKind.BUFFER_MUTATION and ("batch_norm" in made_by or counts):
                 moving += [] if counts else [node]
                 continue
-            what = {
-                OutputKind.BUFFER_MUTATION: "the buffer",
-                OutputKind.USER_INPUT_MUTATION: "its own input",
-            }.get(spec.kind, spec.kind.name.lower().replace("_", " "))
-            path = str(spec.target).removeprefix(f"{MODEL}.")
-            raise ValueError(
-                f"the model changes {what} {path} in place in its forward pass, which a plan would "
-                "not do; compute it outside of the model, or return it, or let the module run as "
-                "it is: autoddl.opaque(module)"
-            )
+            if spec.kind is OutputKind.USER_INPUT_MUTATION:
+                raise changing("its own input", str(spec.target).removeprefix("tensors_"))
+            raise changing(f"the {spec.kind.name.partition('_')[0].lower()}", str(spec.target))
         return moving
 
     def _placeholder(self, node: fx.Node, count: int) -> int:
@@ -217,6 +218,11 @@ class _Reader:
                 node, f"input.{count}", "input", {"index": count}
             )
             return 1
+        if spec.kind is InputKind.CUSTOM_OBJ:
+            raise ValueError(
+                f"the model reads a {type(self.program.constants[spec.target]).__name__} of its "
+                "own, which a plan does not follow: it draws by its seed"
+            )
         if spec.kind is InputKind.TOKEN:
             self.known[node] = None
             return 0

@@ -1,0 +1,111 @@
+"""What is refused of a model, as a plan would not do it, with a word of what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...graph.hints import is_batchwise, is_opaque
+from ..backend import Tensor
+
+
+def check_ready(model: Any) -> None:
+    """ValueError for parameters without a shape, or hooks of gradients: see `check_hooks`."""
+    for name, x in (*model.named_parameters(), *model.named_buffers()):
+        if hasattr(x, "materialize"):
+            raise ValueError(
+                f"{name.removeprefix('model.')} has no shape yet, as it is a lazy module's: call "
+                "the model once on the example, then plan it"
+            )
+    _check_hooks(model)
+
+
+def _check_hooks(model: Any) -> None:
+    """ValueError if something is to be called in a backward pass, where a plan would not call it.
+
+    In opaque modules it is called: they run as they are.
+    """
+    watched = [(f"parameter {name}", p) for name, p in model.named_parameters()]
+    opaque = [path for path, module in model.named_modules() if is_opaque(module)]
+    for path, module in model.named_modules():
+        if not any(f"{path}.".startswith(f"{outer}.") for outer in opaque):
+            watched.append((f"module {path}", module))
+    hooks = "_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks"
+    for what, one in watched:
+        if any(getattr(one, name, None) for name in hooks):
+            raise ValueError(
+                f"{what.replace(' model.', ' ')} has a hook on gradients, which a plan, whose "
+                "backward pass is its own, would not call; change the gradients of parameters in "
+                "trainer.after_backward(hook), and others by operators of the model"
+            )
+
+
+def check_rows(module: object, path: str, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+    """ValueError for results of a batch-wise module without its arguments' rows."""
+    rows = {x.shape[:1] for x in given if x.ndim}
+    wrong = [tuple(x.shape) for x in made if x.shape[:1] not in rows]
+    if wrong and is_batchwise(module):
+        raise ValueError(
+            f"{path} was declared batch-wise and gives a result of shape {wrong[0]}, which has as "
+            "many rows as none of its arguments; autoddl.opaque(module) runs it whole"
+        )
+
+
+def check_changes(
+    module: object,
+    path: str,
+    buffers: Mapping[str, Tensor],
+    now: Mapping[str, Tensor],
+    changed: set[str],
+) -> None:
+    """ValueError if a call has changed what it may not: all but buffers, in place, as a whole.
+
+    now: the buffers after the call; changed: names of parameters, buffers and arguments
+    """
+    assigned = {n for n, x in now.items() if x is not buffers.get(n)}
+    wrong = assigned or changed - buffers.keys() or (changed if is_batchwise(module) else ())
+    for name in sorted(wrong):
+        way = "autoddl.opaque(module) runs it whole"
+        raise ValueError(
+            f"{path} changes {name} in its forward pass, which other devices would not see; "
+            + (way if {*wrong} <= buffers.keys() - assigned else "change buffers in place alone")
+        )
+
+
+def changing(what: str, name: str) -> ValueError:
+    """Why a model that changes something in its forward pass is refused."""
+    return ValueError(
+        f"the model changes {what} {name.removeprefix('model.')} in its forward pass, which a plan "
+        "would not do; compute it outside of the model, or return it, or let the module run as it "
+        "is, which may change its buffers in place: autoddl.opaque(module)"
+    )
+
+
+def check_reached(model: object, planned: set[str], eager: set[str], unsure: set[str]) -> None:
+    """ValueError unless both reach the same parameters, or if they reach none.
+
+    planned: those that get a gradient by the graph; eager: in the framework; unsure: either way
+    """
+    if not planned:
+        raise ValueError(
+            "no parameter that needs a gradient takes part in the loss; give the model parameters "
+            "with requires_grad=True, or trace it without a loss"
+        )
+    lost, new = sorted(eager - planned - unsure), sorted(planned - eager - unsure)
+    if lost or new:
+        what = f"{lost[0]} no gradient" if lost else f"{new[0]} a gradient that it has not in torch"
+        raise ValueError(
+            f"the trace of {type(model).__name__} would give {what} (one of "
+            f"{len(lost) + len(new)} such parameters): autoddl does not follow what autograd does "
+            "in this model, and does not train it wrongly"
+        )
+
+
+def reason(error: Exception) -> str:
+    """The first line of a framework's message that says something, and where."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    where = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', text)
+    place = f" (line {where[-1][1]} of {where[-1][0]})" if where else ""
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}{place}".rstrip(".")
