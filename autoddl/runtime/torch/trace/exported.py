@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.distributions import Distribution  # type: ignore[import-not-found]
 from torch.export import Dim, ExportedProgram
+from torch.nn.modules import transformer  # type: ignore[import-not-found]
 from torch.utils.checkpoint import CheckpointFunction  # type: ignore[import-not-found]
 
 from ....graph.aten.table import may_change
@@ -170,8 +171,8 @@ def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def plain_calls() -> Iterator[None]:
-    """Inside, what a plan does its own way is not recorded: checks of the values of distributions,
-    and `torch.utils.checkpoint` with `use_reentrant`, which is a plain call."""
+    """Inside, what a plan does its own way is not recorded: checks of the values of distributions
+    and masks, and `torch.utils.checkpoint` with `use_reentrant`, which is a plain call."""
 
     def apply(function: Callable[..., Any], keeps_state: bool, *args: Any) -> Any:
         trains = any(isinstance(x, torch.Tensor) and x.requires_grad for x in args)
@@ -179,7 +180,8 @@ def plain_calls() -> Iterator[None]:
             return function(*args)
 
     checks = _instead(Distribution, "_validate_args", False)
-    with _instead(CheckpointFunction, "apply", apply), checks:
+    causal = _instead(transformer, "_detect_is_causal_mask", lambda mask, hint, size: hint is True)
+    with _instead(CheckpointFunction, "apply", apply), checks, causal:
         yield
 
 
