@@ -32,7 +32,7 @@ class Carried:
         self._contents = {
             key: (value, copy.copy(value))
             for key, (value, _) in self._before.items()
-            if isinstance(value, _CONTAINERS)
+            if type(value) in _CONTAINERS
         }
         self._drawn = random.getstate(), np.random.get_state()
         self._refused = ""
