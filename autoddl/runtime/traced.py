@@ -45,6 +45,16 @@ def state_keys(model: Any, tensor: type) -> dict[str, str]:
     return {key: first.setdefault(id(x), key) for key, x in items if isinstance(x, tensor)}
 
 
+def first_names(whole: Any) -> dict[str, str]:
+    """Name of a parameter or buffer -> the first name of it in the model; tied ones share it."""
+    first: dict[int, str] = {}
+    found = {}
+    for named in (whole.named_parameters, whole.named_buffers):
+        for name, x in named(remove_duplicate=False):
+            found[name] = first.setdefault(id(x), name.removeprefix("model."))
+    return found
+
+
 @dataclass(frozen=True)
 class OpaqueCall:
     """One call of a module (or of the loss) that the runtime repeats with other tensors.

@@ -6,7 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from autoddl.runtime.torch.backend import Torch
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.placement import NdSbp
 from tests.runtime.loop_cells import PLACES
 from tests.runtime.loop_cells import cases as cells
 
@@ -53,3 +57,39 @@ def test_each_part_of_a_loop_is_that_of_one_process(launch, place):
     every = cells(place)
     out = launch(WORKER, 4, json.dumps(every), timeout=900)
     assert out.count("equal: ") == len(every), out
+
+
+class Lars(torch.optim.SGD):
+    """By norms of parameters and gradients, as whoever wrote it had them whole."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for x in group["params"]:
+                x.grad *= x.detach().norm() / x.grad.norm()
+        super().step(closure)
+
+
+own = torch.optim
+BY_ELEMENT = (
+    own.SGD, own.Adam, own.AdamW, own.NAdam, own.RAdam, own.Adamax, own.Adagrad, own.Adadelta,
+    own.RMSprop, own.Rprop, own.ASGD,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind", [*BY_ELEMENT, own.Adafactor, own.Muon, Lars], ids=lambda k: k.__name__
+)
+def test_who_reads_norms_of_parameters_is_given_no_parts(kind):
+    """Parts of a parameter would each be changed by a norm of its own."""
+    backend, mesh = Torch(), Mesh(1, 2)
+    whole, part = (
+        backend.parameter((4, 4), "float32", NdSbp.parse(nd), mesh, 0, True)[0]
+        for nd in ("(B)", "(S0)")
+    )
+    assert backend.optimizer(lambda p: kind(p, lr=0.0), [whole])
+    if kind in BY_ELEMENT:
+        assert backend.optimizer(lambda p: kind(p, lr=0.0), [whole, part])
+        assert part.grad is None
+    else:
+        with pytest.raises(ValueError, match=f"{kind.__name__} does not work element by element"):
+            backend.optimizer(lambda p: kind(p, lr=0.0), [whole, part])

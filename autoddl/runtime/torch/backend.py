@@ -27,7 +27,7 @@ from .collectives import Channel
 from .kernels import CHAINED, IN_PLACE, KERNELS
 from .kernels.loss import nll_weight
 from .kernels.product import BY_INPUT, product_gradient
-from .optimizer import TorchOptimizer
+from .optimizer import TorchOptimizer, check_parts
 from .trace.opaque import as_kernel
 
 
@@ -163,12 +163,13 @@ class Torch:
     def parameter(
         self, shape: Shape, dtype: str, nd: NdSbp, mesh: Mesh, first: int, trained: bool
     ) -> tuple[Any, torch.Tensor]:
-        """A parameter of this rank's part alone: torch's optimizers work element by element."""
+        """A parameter of this rank's part alone: optimizers are to work element by element."""
         local = local_shape(shape, nd, mesh, self.rank - first)
         kind = getattr(torch, dtype)
         parameter = torch.nn.Parameter(
             torch.empty(local, dtype=kind, device=self.facts.device), requires_grad=trained
         )
+        parameter.is_part = local != tuple(shape)
         return parameter, parameter.detach()
 
     def set_gradient(self, parameter: Any, gradient: torch.Tensor | None) -> None:
@@ -185,6 +186,7 @@ class Torch:
                 f"e.g. lambda p: torch.optim.SGD(p, lr=0.1); it gave {type(made).__name__}"
             )
         check_handed(parameters, (p for group in made.param_groups for p in group["params"]))
+        check_parts(made)
         return TorchOptimizer(made)
 
 

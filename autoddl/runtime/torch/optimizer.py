@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ..backend import Kept
-from ..update.parameters import state_kind
+from ..update.parameters import check_by_element, state_kind
 
 _COUNT = "step"  # of updates: optimizers keep it with each parameter, those without do not count
 
@@ -70,10 +73,31 @@ class TorchOptimizer:
 
     def _group(self, parameter: Any) -> Any:
         """The parameter group that it is in, if it is in one."""
-        for group in self.own.param_groups:
-            if any(one is parameter for one in group["params"]):
-                return group
-        return None
+        groups = self.own.param_groups
+        return next((g for g in groups if any(one is parameter for one in g["params"])), None)
+
+
+def check_parts(own: torch.optim.Optimizer) -> None:
+    """ValueError if it is to change parts of parameters and cannot; see `check_by_element`."""
+    for group in own.param_groups:
+        if any(parameter.is_part for parameter in group["params"]):
+            with contextlib.suppress(TypeError, RuntimeError, LookupError):  # it takes no such step
+                check_by_element(type(own).__name__, functools.partial(_change, own, group))
+
+
+def _change(own: Any, group: Mapping[str, Any], rows: slice, columns: slice) -> torch.Tensor:
+    """What two steps of a copy do to a part of a matrix."""
+    device, rate = group["params"][0].device, group.get("lr") or 0.1
+    start = torch.arange(16, dtype=torch.float64, device=device).view(4, 4).sin()[rows, columns]
+    one = torch.nn.Parameter(start.clone())
+    copy: Any = object.__new__(type(own))
+    copy.__dict__.update(vars(own), state=defaultdict(dict))
+    copy.__dict__.pop("step", None)  # a scheduler's, of the optimizer itself
+    copy.param_groups = [{**group, "params": [one], "lr": rate}]
+    for shift in range(2):
+        one.grad = (3 * start + shift).cos()
+        copy.step()
+    return one.detach() - start
 
 
 def _as_count(old: Any, count: int) -> Any:

@@ -21,13 +21,22 @@ def check_ready(model: Any) -> None:
     _check_hooks(model)
 
 
+def opaque_modules(model: Any) -> dict[str, Any]:
+    """The outermost ones, by their paths."""
+    found: dict[str, Any] = {}
+    for path, module in model.named_modules():
+        if is_opaque(module) and not any(f"{path}.".startswith(f"{p}.") for p in found):
+            found[path] = module
+    return found
+
+
 def _check_hooks(model: Any) -> None:
     """ValueError if something is to be called in a backward pass, where a plan would not call it.
 
     In opaque modules it is called: they run as they are.
     """
     watched = [(f"parameter {name}", p) for name, p in model.named_parameters()]
-    opaque = [path for path, module in model.named_modules() if is_opaque(module)]
+    opaque = opaque_modules(model)
     for path, module in model.named_modules():
         if not any(f"{path}.".startswith(f"{outer}.") for outer in opaque):
             watched.append((f"module {path}", module))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
 from ..backend import Backend
+
+_APART = 1e-3  # of the largest change; by element the two are equal to the last digits
 
 
 class Parameters(list[Any]):
@@ -32,6 +34,22 @@ def check_handed(handed: Iterable[Any], taken: Iterable[Any]) -> None:
             "the optimizer has parameters that were not handed to it, such as the model's own, "
             "which stay as they are: autoddl trains parameters of its own, and gives them to the "
             "function. Make it of these, e.g. lambda p: SGD(p, lr=0.1)"
+        )
+
+
+def check_by_element(name: str, change: Callable[[slice, slice], Any]) -> None:
+    """ValueError if an optimizer changes a part of a parameter otherwise than within the whole.
+
+    change: by how much it changes these rows and columns of a 4 x 4 matrix, given them alone
+    """
+    halves = slice(0, 2), slice(2, 4)
+    whole = change(slice(4), slice(4))
+    parts = [(whole[r, c], change(r, c)) for r in halves for c in halves]
+    if any(abs(x - y).max() > _APART * abs(whole).max() for x, y in parts):
+        raise ValueError(
+            f"{name} does not work element by element, and the plan has parameters in parts: each "
+            "device would change its part in another way than the whole. Take one that does, such "
+            'as SGD or Adam, or keep parameters whole: hints={".": "replicate()"}, zero=False'
         )
 
 

@@ -27,6 +27,7 @@ from ...calling import Calling
 from ...nested import take_tensors
 from ...tracing.carried import Carried
 from ...tracing.checks import changing, reason
+from ...tracing.instead import instead
 from .aten import handled
 from .opaque import OPAQUE, Opaque
 from .repeats import AGAIN, LIBRARY, Group, recorded_once
@@ -133,7 +134,7 @@ def _own_news_aside() -> Iterator[None]:
 
 @_own_news_aside()
 def _export(whole: Whole, example: Sequence[torch.Tensor], shapes: Any) -> ExportedProgram:
-    ours, hooks = _instead(torch, "ctc_loss", _ctc), _instead(Tensor, "register_hook", _hook)
+    ours, hooks = instead(torch, "ctc_loss", _ctc), instead(Tensor, "register_hook", _hook)
     with _no_own_backward(), hooks, plain_calls(), ours, whole.opaque.recorded():
         program = torch.export.export(whole, tuple(example), dynamic_shapes=shapes, strict=False)
     _inline_regions(program.graph_module)
@@ -159,17 +160,6 @@ def _reads(node: fx.Node) -> bool:
 
 
 @contextlib.contextmanager
-def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Inside, an attribute has this value."""
-    own, known = name in vars(owner), vars(owner).get(name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, known) if own else delattr(owner, name)
-
-
-@contextlib.contextmanager
 def plain_calls() -> Iterator[None]:
     """Inside, what a plan does its own way is not recorded: checks of the values of distributions
     and masks, and `torch.utils.checkpoint` with `use_reentrant`, which is a plain call."""
@@ -179,9 +169,9 @@ def plain_calls() -> Iterator[None]:
         with contextlib.nullcontext() if trains else torch.no_grad():  # as it does without them
             return function(*args)
 
-    checks = _instead(Distribution, "_validate_args", False)
-    causal = _instead(transformer, "_detect_is_causal_mask", lambda mask, hint, size: hint is True)
-    with _instead(CheckpointFunction, "apply", apply), checks, causal:
+    checks = instead(Distribution, "_validate_args", False)
+    causal = instead(transformer, "_detect_is_causal_mask", lambda mask, hint, size: hint is True)
+    with instead(CheckpointFunction, "apply", apply), checks, causal:
         yield
 
 
@@ -216,7 +206,7 @@ def _no_own_backward() -> Iterator[None]:
             f"as it is: {WAY_OUT}"
         )
 
-    with _instead(torch.autograd.Function, "apply", classmethod(apply)):
+    with instead(torch.autograd.Function, "apply", classmethod(apply)):
         yield
 
 

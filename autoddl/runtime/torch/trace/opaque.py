@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from ....graph.hints import is_opaque
 from ...kernel import OpaqueFn
 from ...nested import map_leaves, put_tensors, take_tensors
 from ...traced import OpaqueCall, places_of
-from ...tracing.checks import check_changes, check_rows
+from ...tracing.checks import check_changes, check_rows, opaque_modules
 from .repeats import LIBRARY
 
 LIBRARY.define("opaque(Tensor[] given, Tensor[] like, int number) -> Tensor[]")
@@ -63,11 +62,7 @@ class Opaque:
     @staticmethod
     def of(whole: nn.Module) -> Opaque:
         """The outermost ones of a model with its loss."""
-        found: dict[str, nn.Module] = {}
-        for path, module in whole.named_modules():
-            if is_opaque(module) and not any(f"{path}.".startswith(f"{p}.") for p in found):
-                found[path] = module
-        return Opaque(found)
+        return Opaque(opaque_modules(whole))
 
     @contextmanager
     def noting(self, by_values: bool) -> Iterator[None]:

@@ -24,7 +24,7 @@ from ....graph.graph import Graph
 from ....graph.hints import WAY_OUT, is_batchwise
 from ....sbp.layout import TensorSpec
 from ...calling import Calling
-from ...traced import OpaqueCall, Traced, state_keys, with_hints
+from ...traced import OpaqueCall, Traced, first_names, state_keys, with_hints
 from ...tracing.checks import changing, check_reached, check_ready
 from .aten import HANDLERS, handled
 from .constants import computed, dtype_name, is_known
@@ -173,7 +173,7 @@ class _Reader:
         signature = program.graph_signature
         self.inputs = {s.arg.name: s for s in signature.input_specs if hasattr(s.arg, "name")}
         self.changed = [s for s in signature.output_specs if s.kind is not OutputKind.USER_OUTPUT]
-        self.names = _names(whole)
+        self.names = first_names(whole)
         self.parameters = dict(whole.named_parameters(remove_duplicate=False))
 
     def run(self) -> list[Any]:
@@ -368,13 +368,3 @@ class _Reader:
             f"{where}{line}: autoddl has no rule for {what}; write it with other operators, or let "
             f"the module run as it is: {WAY_OUT}"
         )
-
-
-def _names(whole: Whole) -> dict[str, str]:
-    """The names in the program of parameters and buffers -> the model's first names of them."""
-    first: dict[int, str] = {}
-    found = {}
-    for named in (whole.named_parameters, whole.named_buffers):
-        for name, x in named(remove_duplicate=False):
-            found[name] = first.setdefault(id(x), name.removeprefix(f"{MODEL}."))
-    return found
