@@ -270,6 +270,24 @@ def test_hooks_on_gradients_are_refused():
     assert traced(nn.Sequential(opaque(of_module), nn.Linear(6, 6)), 4, 6).opaque  # runs as it is
 
 
+class Features(nn.Linear):
+    """A loss with weights."""
+
+    def forward(self, y, target):
+        return F.mse_loss(super().forward(y), super().forward(target))
+
+
+def test_weights_of_a_loss_may_be_frozen():
+    torch.manual_seed(0)
+    loss = Features(6, 6)
+    with pytest.raises(ValueError, match="the loss has a parameter .*that trains, loss.bias"):
+        traced(nn.Linear(6, 6), 4, 6, loss=Features(6, 6))
+    found = same_gradients(
+        nn.Linear(6, 6), torch.randn(4, 6), torch.randn(4, 6), loss=loss.requires_grad_(False)
+    )
+    assert trained(found) == {"weight", "bias"}
+
+
 # ---- what a pass leaves in Python
 
 

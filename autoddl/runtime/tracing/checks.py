@@ -91,7 +91,7 @@ def changing(what: str, name: str) -> ValueError:
     )
 
 
-def check_reached(model: object, planned: set[str], eager: set[str], unsure: set[str]) -> None:
+def check_reached(model: Any, planned: set[str], eager: set[str], unsure: set[str]) -> None:
     """ValueError unless both reach the same parameters, or if they reach none.
 
     planned: those that get a gradient by the graph; eager: in the framework; unsure: either way
@@ -100,6 +100,13 @@ def check_reached(model: object, planned: set[str], eager: set[str], unsure: set
         raise ValueError(
             "no parameter that needs a gradient takes part in the loss; give the model parameters "
             "with requires_grad=True, or trace it without a loss"
+        )
+    foreign = sorted(planned - {name for name, _ in model.named_parameters()})
+    if foreign:
+        raise ValueError(
+            f"the loss has a parameter of its own that trains, {foreign[0]}, and a plan trains the "
+            "model's: make it a part of a model that returns the loss, which "
+            "loss=lambda output, target: output then takes"
         )
     lost, new = sorted(eager - planned - unsure), sorted(planned - eager - unsure)
     if lost or new:

@@ -229,9 +229,9 @@ class _Reader:
         if spec.kind is InputKind.CONSTANT_TENSOR:
             self.known[node] = self.program.constants[spec.target]
             return 0
-        path = self.names[str(spec.target)]
-        if spec.kind is InputKind.PARAMETER:
-            trains = self.parameters[str(spec.target)].requires_grad
+        path, own = self.names[str(spec.target)], self.parameters.get(str(spec.target))
+        trains = own is not None and own.requires_grad
+        if trains or (own is not None and not str(spec.target).startswith(f"{LOSS}.")):
             attrs = {"name": path, "trainable": trains}
             self.lazy[node] = lambda: self._source(node, path, "param", attrs)
         elif str(spec.target).startswith(f"{LOSS}."):
