@@ -92,12 +92,12 @@ class Feed:
         for x in self._inputs:
             value = arguments[x.index]
             self._check(x, value, rows)
-            value = self._backend.cast(self._backend.detached(value), x.spec.dtype)
+            value = self._backend.detached(value)
             if rows is not None and x.batch_dim is not None:
                 again = self._backend.cat([value] * -(-self.batch // rows), x.batch_dim)
                 value = self._backend.narrow(again, x.batch_dim, 0, self.batch)
-            for m, part in enumerate(parts):
-                part[x.name] = self._part(x, value, m)
+            for m, part in enumerate(parts):  # of a batch elsewhere only this comes to the device
+                part[x.name] = self._backend.cast(self._part(x, value, m), x.spec.dtype)
         return parts
 
     def _part(self, x: _Input, value: LocalTensor, m: int) -> LocalTensor:

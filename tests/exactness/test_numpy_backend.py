@@ -16,10 +16,13 @@ from autograd import grad
 from autoddl.cluster.spec import HostGroup
 from autoddl.graph.graph import Graph
 from autoddl.graph.regions import repeated_blocks
+from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
+from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.comm.passing import Passing
+from autoddl.runtime.feed import Feed
 from autoddl.runtime.nested import Slot
 from autoddl.runtime.traced import Traced
 from autoddl.runtime.trainer import Trainer
@@ -241,3 +244,21 @@ def test_a_rank_that_fails_ends_the_job(graph):
 
     with pytest.raises(ZeroDivisionError):
         World(4).run(fail)
+
+
+def test_of_a_batch_elsewhere_only_a_ranks_rows_come_to_its_device(monkeypatch):
+    graph, where = graphs.mlp(8, (4, 4)), cluster_of(2, 1)
+    options = PlanOptions(overlap=False, micro_batches=2, shares="3:1")
+    stage = find_plan(graph, where, options, space=data_parallel(graph)).stage
+    batch = np.arange(32, dtype=np.float32).reshape(8, 4)
+
+    def rows(backend):
+        came = []
+        monkeypatch.setattr(backend, "cast", lambda x, dtype: came.append(x.shape[0]) or x)
+        groups = Groups(stage.mesh, backend.rank, backend)
+        parts = Feed(stage.graph, stage.ops, 2, groups).take([batch])
+        return came, [x[:, 0].tolist() for part in parts for x in part.values()]
+
+    (first, _), (second, read) = World(2).run(rows)
+    assert (first, second) == ([3, 3], [1, 1])
+    assert read == [[12], [28]]
