@@ -190,7 +190,13 @@ def _watch_env() -> dict[str, str]:
 
 def _job_env(nproc: int, whole: Part, env: Mapping[str, str], overlaps: bool) -> dict[str, str]:
     cores = os.cpu_count() or 1
-    defaults = {"GLOG_minloglevel": "2", "OMP_NUM_THREADS": str(max(1, cores // nproc))}
+    defaults = {
+        "GLOG_minloglevel": "2",
+        "OMP_NUM_THREADS": str(max(1, cores // nproc)),
+        # OneFlow runs up to ten operations as one, and frees what they have read when all of them
+        # are done: gradients stay while the bucket that they were laid into travels
+        "ONEFLOW_VM_PENDING_HANDLE_WINDOW_SIZE": "1",
+    }
     if cores < (1 if overlaps else 2) * nproc:
         # OneFlow's scheduling and computing threads poll; two of them on one core take turns
         # slowly (8 ranks on 2 cores: an all-reduce of pairs takes 0.7 instead of 9 ms). But as one

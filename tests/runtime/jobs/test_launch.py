@@ -72,6 +72,16 @@ def test_ranks_that_overlap_compute_beside_transfers(tmp_path, monkeypatch):
         assert out.splitlines() == [value] * nproc
 
 
+def test_ranks_free_what_was_read_at_once(tmp_path, monkeypatch):
+    """OneFlow would wait for up to ten operations; what the user has set stays."""
+    name = "ONEFLOW_VM_PENDING_HANDLE_WINDOW_SIZE"
+    monkeypatch.delenv(name, raising=False)
+    show = f"import os; print(os.environ.get({name!r}))"
+    assert run(tmp_path, show, 1) == (0, "1\n")
+    monkeypatch.setenv(name, "4")
+    assert run(tmp_path, show, 1) == (0, "4\n")
+
+
 def test_one_process_has_no_prefix(tmp_path):
     assert run(tmp_path, "print('alone')", 1) == (0, "alone\n")
 
