@@ -1,40 +1,52 @@
-"""The executor's memory on this machine: resident bytes of a step against the prediction.
+"""The executor's memory on this machine: bytes of live tensors in a step against the prediction.
 
 `python -m benchmarks.executor_memory`. Each case trains on one device, or as a pipeline on one
-device a stage, in processes of its own: the peak of each one's resident memory in a step, less what
-it held before the model was there, and less the model's own parameters (the executor works on
-copies) and inputs that other stages read.
+device a stage, or on several hosts of one device, in processes of its own. Live are the bytes of
+tensors that OneFlow's allocator has handed out, and of the buffers of collectives, counted by
+`live_bytes.c` in front of it at every moment of a step that runs as it always does. What the
+process takes is more: the allocator keeps free blocks, and shares blocks of 20 MB among tensors of
+less than 10 MB.
 
-    held   what the process takes; OneFlow's allocator keeps freed blocks for later tensors
-    live   the same if it gives free blocks back after every operator: the tensors themselves, and
-           the rest of the blocks that they share
+The batch is left out on both sides: each rank has all of it, and works on views of its own rows, or
+on copies where other dims are split.
 
-OneFlow allocates blocks of whole 2 MB where a tensor has 10 MB or more, and of 2 or 20 MB for
-smaller ones to share, so the tensors of the cases are large, or few.
+The last cases are of two kinds of hosts, whose memory is in proportion to their shares. The limit
+is lowered step by step, to a share of what the fullest host needed, until no plan is found, and
+each plan trains: what is live on a host, with its rows of the batch, is held against its limit.
 """
 
 from __future__ import annotations
 
 import argparse
-import atexit
+import ctypes
 import dataclasses
-import functools
+import gc
 import io
 import json
 import os
-from collections.abc import Callable
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autoddl._files import write_atomically
+from autoddl.cost.model import MemoryView
 from autoddl.cost.recompute import Checkpointing
 from autoddl.cost.required import memory_peak
+from autoddl.cost.tape import Peak
+from autoddl.plans.stage import StagePlan
 from autoddl.plans.stage_figures import StageFigures, stage_figures
 from autoddl.runtime.jobs.launch import run_processes
+from autoddl.sbp.layout import even_bytes
+from autoddl.sbp.mesh import Mesh
 
 ROOT = Path(__file__).parents[1]
 LAPTOP = "laptop"
+ANY = 1e12  # bytes: no limit
+LOWER = 0.85  # of what a plan needs, the next limit
+STEPS = 3  # measured; what runs beside computation comes at its own time
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,7 @@ class Case:
 
     shares: of a host that has three times the memory and speed of the other, and of that
     at_once: of a plan on two hosts that overlaps, how many micro-batches are in flight; 0 for none
+    limited: the memory limit is lowered step by step
     """
 
     model: str
@@ -53,6 +66,7 @@ class Case:
     schedule: str = "1f1b"
     shares: tuple[int, ...] = ()
     at_once: int = 0
+    limited: bool = False
 
     @property
     def processes(self) -> int:
@@ -77,6 +91,11 @@ CASES = (
     Case("deep", 1, "sgd", at_once=1),
     Case("mlp", 2, "adam", at_once=2),
     Case("deep", 4, "sgd", at_once=2),
+    *(
+        Case(model, 1, optimizer, "auto", shares=shares, limited=True)
+        for model, optimizer in (("mlp", "adam"), ("deep", "sgd"), ("experts", "sgd"))
+        for shares in ((3, 1), (2, 1))
+    ),
 )
 
 
@@ -94,21 +113,27 @@ def model_of(name: str, micro_batches: int) -> Any:
     import oneflow.nn as nn
 
     from autoddl.runtime.oneflow.models.gpt import Gpt, next_token_loss
+    from autoddl.runtime.oneflow.models.moe import MixedLanguageModel, language_loss
 
     if name == "mlp":
         layers: list[Any] = []
         for _ in range(6):
-            layers += [nn.Linear(2048, 2048), nn.ReLU()]
-        rows = 2048 * micro_batches
-        data = flow.randn(rows, 2048), flow.randn(rows, 2048)
+            layers += [nn.Linear(768, 768), nn.ReLU()]
+        rows = 768 * micro_batches
+        data = flow.randn(rows, 768), flow.randn(rows, 768)
         return nn.Sequential(*layers), data, nn.MSELoss()
     if name == "unet":
-        images = 48 * micro_batches, 1, 128, 128
+        images = 16 * micro_batches, 1, 64, 64
         return unet(), (flow.randn(*images), flow.randn(*images)), nn.MSELoss()
+    if name == "experts":
+        tokens = flow.randint(0, 64, (24, 64))
+        mixed = MixedLanguageModel(4, 128, 4, 64, 64, 12, 2, 0.0, causal=True)
+        return mixed, (tokens, tokens), language_loss
     if name == "gpt":
-        model, batch = Gpt(1, 1024, 8, 512, vocabulary=2048), 8 * micro_batches
+        model, batch = Gpt(1, 512, 8, 256, vocabulary=2048), 8 * micro_batches
     else:
-        model, batch = Gpt(4 if name == "deep" else 2, 512, 4, 256, vocabulary=64), 32
+        blocks = 4 if name == "deep" else 2
+        model, batch = Gpt(blocks, 192, 4, 96, vocabulary=64), 24 if micro_batches == 1 else 32
     tokens = flow.randint(0, 64, (batch, model.position.shape[0]))
     return model, (tokens, tokens), next_token_loss
 
@@ -148,36 +173,34 @@ def unet() -> Any:
     return UNet()
 
 
-def give_back() -> None:
-    """Let the allocator return free blocks before and after every operator of the executor."""
+class Live:
+    """Bytes of live tensors in this process, by what was loaded before it."""
+
+    def __init__(self) -> None:
+        self._counter = ctypes.CDLL(os.environ["LD_PRELOAD"])
+        for name in ("live_now", "live_most"):
+            getattr(self._counter, name).restype = ctypes.c_long
+        self._before = self.now()
+
+    def now(self) -> int:
+        import oneflow as flow
+
+        gc.collect()
+        flow._oneflow_internal.eager.Sync()
+        return int(self._counter.live_now())
+
+    def most(self, run: Callable[[], Any]) -> int:
+        """More than there was at the beginning, at the fullest moment of `run`."""
+        self.now()
+        self._counter.live_restart()
+        run()
+        self.now()
+        return int(self._counter.live_most()) - self._before
+
+
+def measure(case: Case) -> Iterator[dict[str, Any]]:
+    """Predicted and measured bytes of a case in this process, by row."""
     import oneflow as flow
-
-    from autoddl.runtime.execution import executor
-    from autoddl.runtime.execution.gradients import Gradients
-    from autoddl.runtime.oneflow.backend import OneFlow
-
-    def returning(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def wrapped(*arguments: Any, **options: Any) -> Any:
-            flow._oneflow_internal.EmptyCache()
-            result = function(*arguments, **options)
-            flow._oneflow_internal.EmptyCache()
-            return result
-
-        return wrapped
-
-    for name in ("run_kernel", "product", "_add"):
-        setattr(executor, name, returning(getattr(executor, name)))
-    Gradients.add = returning(Gradients.add)
-    OneFlow.set_gradient = returning(OneFlow.set_gradient)
-
-
-def measure(case: Case, live: bool) -> dict[str, Any]:
-    """Predicted and measured bytes of one case, in this process."""
-    import oneflow as flow
-
-    if live:
-        give_back()
 
     import autoddl
     from autoddl.runtime.oneflow.trace.entries import optimizer_maker
@@ -186,46 +209,67 @@ def measure(case: Case, live: bool) -> dict[str, Any]:
     if case.shares:
         cluster = unlike(cluster, case.shares)
 
-    def trainer_of(which: Any, parts: int, checkpointing: Checkpointing) -> Any:
+    def trainer_of(which: Any, parts: int, checkpointing: Checkpointing, limit: float) -> Any:
         model, example, loss = which
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"memory_limit_bytes": limit}
         if case.stages > 1:
-            options = {"stages": case.stages, "schedule": case.schedule}
+            options |= {"stages": case.stages, "schedule": case.schedule}
         if case.shares:
-            options = {"shares": ":".join(map(str, case.shares))}
+            options |= {"shares": ":".join(map(str, case.shares))}
         if case.at_once:
-            options = {"overlap": True, "in_flight": case.at_once}
+            options |= {"overlap": True, "in_flight": case.at_once}
+        if not case.limited:
+            options |= {"micro_batches": parts}
         return autoddl.parallelize(
             model, cluster, example=example, loss=loss,
-            optimizer=optimizer_maker(case.optimizer, 1e-3), micro_batches=parts,
-            checkpointing=checkpointing, **options,
+            optimizer=optimizer_maker(case.optimizer, 1e-3), checkpointing=checkpointing,
+            **options,
         )  # fmt: skip
 
     flow.manual_seed(0)  # the ranks' batches are the same
-    # what collectives of some megabytes leave in a process, 50 to 70 MB, is none of the step's
-    width = 8 if case.processes == 1 else 2048
-    tiny = flow.nn.Sequential(flow.nn.Linear(width, width), flow.nn.Linear(width, width))
-    small = tiny, (flow.randn(8, width), flow.randn(8, width)), flow.nn.MSELoss()
+    tiny = flow.nn.Sequential(flow.nn.Linear(12, 12), flow.nn.Linear(12, 12))
+    small = tiny, (flow.randn(12, 12), flow.randn(12, 12)), flow.nn.MSELoss()
     parts = max(case.stages, case.at_once)
-    trainer_of(small, parts, "none").step(*small[1])  # libraries and threads are there now
-    before = resident("VmRSS")
-    model, example, loss = model_of(case.model, case.micro_batches)
-    own = sum(p.numel() * 4 for p in model.parameters())
-    trainer = trainer_of((model, example, loss), case.micro_batches, case.checkpointing)
-    trainer.step(*example).numpy()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
-    trainer.step(*example).numpy()
+    trainer_of(small, parts, "none", ANY).step(*small[1])  # libraries and threads are there now
+    which = model_of(case.model, case.micro_batches)
+    limit = ANY
+    while True:
+        live = Live()
+        try:
+            trainer = trainer_of(which, case.micro_batches, case.checkpointing, limit)
+        except ValueError:  # no plan fits
+            return
+        trainer.step(*which[1])
+        step = lambda trainer=trainer: trainer.step(*which[1])  # noqa: E731
+        measured = max(live.most(step) for _ in range(STEPS))
+        yield row_of(case, trainer, measured, limit)
+        if not case.limited:
+            return
+        known = stage_figures(trainer.plan.stage)
+        needs = max(size / view.times for view, size in known.needed_by_kind)
+        limit = LOWER * min(limit, needs)
+        del trainer, step, known
+
+
+def row_of(case: Case, trainer: Any, measured: int, limit: float) -> dict[str, Any]:
+    """What is known of a step, on this rank."""
     stage = trainer.plan.stages[trainer.stage]
-    read = {op.attrs["index"] for op in stage.graph.ops if op.kind == "input"}
-    unread = sum(4 * x.numel() for n, x in enumerate(example) if n not in read)
     rank = int(os.environ.get("RANK", "0"))
+    known = stage_figures(stage)
+    view = view_of(known, rank)
+    peak = peak_of(known, rank)
+    rows = peak.always.get("inputs", 0)
     return {
         **dataclasses.asdict(case),
         "stage": rank if case.shares or case.at_once else trainer.stage,
+        "micro_batches": trainer.plan.micro_batches,
         "in_flight": stage.in_flight,
         "recomputed_blocks": len(stage.recomputed),
-        "predicted_bytes": peak_bytes(stage_figures(stage), rank),
-        "measured_bytes": resident("VmHWM") - before - own - unread,
+        "zero_stages": sorted({edge.zero_stage for edge in stage.edges.values()} - {0}),
+        "predicted_bytes": peak.bytes - rows,
+        "live_bytes": measured - copied_bytes(stage, view.mesh),
+        "rows_bytes": rows,
+        "limit_bytes": None if limit == ANY else limit * view.times,
     }
 
 
@@ -247,51 +291,80 @@ def unlike(cluster: Any, shares: tuple[int, ...]) -> Any:
     return dataclasses.replace(cluster, groups=groups)
 
 
-def peak_bytes(known: StageFigures, rank: int) -> int:
-    """Of the executor on the host of that rank, each with one process."""
-    if len(known.model.memory_views) == 1:
-        return known.peak_bytes
-    (view,) = (view for view in known.model.memory_views if rank in view.hosts)
-    step = dataclasses.replace(known.step, mesh=view.mesh)
-    return memory_peak(step, known.model.memory_rules, "executor").bytes
+def copied_bytes(stage: StagePlan, mesh: Mesh) -> int:
+    """Of a rank's parts of the batch, those that are no rows of it."""
+    found = 0.0
+    for op in stage.graph.ops:
+        if op.kind != "input":
+            continue
+        (nd,) = stage.ops[op.name].outs
+        if any(nd.split_dims()):  # by another dim than the first one
+            found += even_bytes(stage.graph.tensors[op.outputs[0]].spec, nd, mesh)
+    return round(found * stage.micro_batches)
 
 
-def run(number: int, live: bool) -> list[dict[str, Any]]:
-    """One case, a row for each stage, in processes of its own.
+def view_of(known: StageFigures, rank: int) -> MemoryView:
+    """Of the host of that rank, each with one process."""
+    views = known.model.memory_views
+    if len(views) == 1:
+        return views[0]
+    (view,) = (view for view in views if rank in view.hosts)
+    return view
 
-    malloc returns what is freed there.
-    """
-    environment = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    command = [str(Path(__file__)), "--case", str(number), *(["--live"] if live else [])]
+
+def peak_of(known: StageFigures, rank: int) -> Peak:
+    """Of the executor on the host of that rank."""
+    step = dataclasses.replace(known.step, mesh=view_of(known, rank).mesh)
+    return memory_peak(step, known.model.memory_rules, "executor")
+
+
+def run(number: int, counter: str) -> list[dict[str, Any]]:
+    """One case, a row for each stage or host and plan, in processes of its own."""
+    environment = {"LD_PRELOAD": counter, "PYTHONPATH": str(ROOT)}
     told = io.StringIO()
-    status = run_processes(
-        command, CASES[number].processes, {**environment, "PYTHONPATH": str(ROOT)}, output=told
-    )
+    command = [str(Path(__file__)), "--case", str(number)]
+    status = run_processes(command, CASES[number].processes, environment, output=told)
     if status:
         raise SystemExit(f"case {number} ended with status {status}\n{told.getvalue()}")
-    lines = [line[line.index("{") :] for line in told.getvalue().splitlines() if "{" in line]
+    lines = [line[line.index("{") :] for line in told.getvalue().splitlines() if '{"model"' in line]
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    return sorted(rows, key=lambda row: row["stage"])
+    return sorted(rows, key=lambda row: (-(row["limit_bytes"] or ANY), row["stage"]))
+
+
+def compiled(folder: str) -> str:
+    """What counts live bytes, to be loaded before all else."""
+    made = f"{folder}/live_bytes.so"
+    source = str(Path(__file__).with_name("live_bytes.c"))
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", made, source, "-ldl"], check=True)
+    return made
+
+
+def of_limit(row: dict[str, Any]) -> float | None:
+    """What is live with the rank's rows of the batch, of its host's limit."""
+    limit = row["limit_bytes"]
+    return (row["live_bytes"] + row["rows_bytes"]) / limit if limit else None
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     errors = [row["predicted_bytes"] / row["live_bytes"] - 1 for row in rows]
-    kept = [row["held_bytes"] / row["live_bytes"] - 1 for row in rows]
+    limited = list(filter(None, map(of_limit, rows)))
+    most = f" Of a limit at most {max(limited):.3f} is live." if limited else ""
     lines = [
-        f"Memory of autoddl's executor on one CPU device: predicted, of live tensors, and held by "
-        f"the process. Predicted for live tensors: {min(errors):+.1%} to {max(errors):+.1%}; what "
-        f"OneFlow's allocator adds: {min(kept):+.1%} to {max(kept):+.1%}.",
+        f"Memory of autoddl's executor on CPU devices, the batch left out: predicted for live "
+        f"tensors {min(errors):+.1%} to {max(errors):+.1%}, in the middle "
+        f"{sorted(errors)[len(errors) // 2]:+.1%}.{most}",
         "",
-        "| model | micro-batches | optimizer | stage | in flight | blocks run again | predicted MB | live MB | predicted / live | held MB | held / live |",  # noqa: E501
-        "| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| model | micro-batches | optimizer | stage | in flight | blocks run again | ZeRO | predicted MB | live MB | predicted / live | limit MB | of the limit |",  # noqa: E501
+        "| --- | ---: | --- | --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
-        predicted, live, held = (row[f"{what}_bytes"] for what in ("predicted", "live", "held"))
+        predicted, live, share = row["predicted_bytes"], row["live_bytes"], of_limit(row)
+        limit = f"{row['limit_bytes'] / 1e6:,.1f} | {share:.3f}" if share else "- | -"
         lines.append(
             f"| {row['model']} | {row['micro_batches']} | {row['optimizer']} | "
-            f"{_stage_text(row)} | {row['in_flight']} | "
-            f"{row['recomputed_blocks'] or '-'} | {predicted / 1e6:,.1f} | {live / 1e6:,.1f} | "
-            f"{predicted / live:.3f} | {held / 1e6:,.1f} | {held / live:.3f} |"
+            f"{_stage_text(row)} | {row['in_flight']} | {row['recomputed_blocks'] or '-'} | "
+            f"{', '.join(map(str, row['zero_stages'])) or '-'} | {predicted / 1e6:,.1f} | "
+            f"{live / 1e6:,.1f} | {predicted / live:.3f} | {limit} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -308,24 +381,20 @@ def _stage_text(row: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", type=int)
-    parser.add_argument("--live", action="store_true")
     parser.add_argument("--only", type=int, nargs="*", help="cases to run; none is written")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "memory")
     arguments = parser.parse_args()
     if arguments.case is not None:
-        print(json.dumps(measure(CASES[arguments.case], arguments.live)), flush=True)
-        if arguments.live:
-            atexit._run_exitfuncs()  # the other ranks learn that this one is done
-            os._exit(0)  # OneFlow may crash as it exits, once blocks were given back by hand
-        return
-    rows = []
-    for number in arguments.only or range(len(CASES)):
-        held = run(number, live=False)
-        for row, other in zip(run(number, live=True), held, strict=True):
-            row["live_bytes"] = row.pop("measured_bytes")
-            row["held_bytes"] = other["measured_bytes"]
+        for row in measure(CASES[arguments.case]):
             print(json.dumps(row), flush=True)
-            rows.append(row)
+        return
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        counter = compiled(folder)
+        for number in arguments.only or range(len(CASES)):
+            found = run(number, counter)
+            rows += found
+            print("\n".join(markdown(found).splitlines()[4:]), flush=True)
     if arguments.only:
         return
     write_atomically(arguments.output / "executor.json", json.dumps({"rows": rows}, indent=1))

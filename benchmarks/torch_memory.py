@@ -26,7 +26,7 @@ from autoddl.cluster.spec import Cluster
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.jobs.launch import run_processes
 from autoddl.sbp.layout import even_bytes
-from benchmarks.executor_memory import LAPTOP, ROOT, peak_bytes, resident, unlike
+from benchmarks.executor_memory import LAPTOP, ROOT, peak_of, resident, unlike
 
 NO_LIMIT = 1e12
 
@@ -131,7 +131,7 @@ def measure(case: Case) -> dict[str, Any]:
     return {
         **dataclasses.asdict(case),
         "rank": rank,
-        "predicted_bytes": peak_bytes(known, rank) - rows,
+        "predicted_bytes": peak_of(known, rank).bytes - rows,
         "live_bytes": peak - before - own - whole - copied,
     }
 
