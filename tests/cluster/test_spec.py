@@ -188,7 +188,7 @@ def test_dtypes_without_a_rate_run_like_float32():
     assert device.flops_for("bfloat16") == 1e12
 
 
-@pytest.mark.parametrize("name", ["piz_daint", "gcp_a100", "laptop"])
+@pytest.mark.parametrize("name", ["piz_daint", "gcp_a100", "laptop", "hap_4"])
 def test_every_number_of_the_shipped_machines_has_a_source(name):
     cluster = Cluster.load(name)
     numbers = {"nodes", "gpus_per_node"}
@@ -208,3 +208,10 @@ def test_the_shipped_machines_are_the_papers_platforms():
     assert (google.nodes, google.gpus_per_node) == (2, 16)
     assert google.device.memory_bytes == 40_000_000_000
     assert (laptop.nodes, laptop.gpus_per_node, laptop.device.kind) == (2, 2, "cpu")
+    pair = Cluster.load("hap_4")
+    fast, slow = (kind.device.flops_for("float32") for kind in pair.kinds)
+    assert (pair.num_devices, round(fast / slow, 3)) == (4, 2.658)
+    for group in pair.to_json()["groups"][1:]:
+        numbers = {f"{part}.{field}" for part in ("device", "intra") for field in group[part]}
+        numbers = numbers - {"device.kind", "device.flops_per_s"} | {"device.flops_per_s.float32"}
+        assert set(group["sources"]) == numbers
