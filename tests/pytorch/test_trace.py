@@ -459,9 +459,10 @@ class Solves(nn.Linear):
         (3, "must be a torch.nn.Module"),
     ],
 )
-def test_what_cannot_be_traced_is_told(model, why):
+def test_what_cannot_be_traced_is_told(model, why, capfd):
     with pytest.raises(ValueError, match=why):
         trace_with_state(model, torch.eye(6), torch.eye(6), loss=F.mse_loss)
+    assert capfd.readouterr().err == ""  # no graphs of torch's before it, from every rank
 
 
 def test_a_loss_that_is_no_scalar_is_told():

@@ -9,6 +9,7 @@ pass of its own, of which an export knows nothing: it is refused.
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.distributions import Distribution  # type: ignore[import-not-found]
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim, ExportedProgram, _trace
 from torch.nn.modules import transformer  # type: ignore[import-not-found]
 from torch.utils.checkpoint import CheckpointFunction  # type: ignore[import-not-found]
 
@@ -125,8 +126,10 @@ def export(
 
 @contextlib.contextmanager
 def _own_news_aside() -> Iterator[None]:
-    """Without what torch warns of its own code, which would stand in front of the user's plan."""
-    with warnings.catch_warnings():
+    """Without what torch tells of its own code, which would stand in front of the user's plan."""
+    shapes = instead(logging.getLogger("torch.fx.experimental.symbolic_shapes"), "disabled", True)
+    graphs = instead(_trace, "print", lambda *args, **options: None)  # of what was not recorded
+    with warnings.catch_warnings(), shapes, graphs:
         warnings.filterwarnings("ignore", r".*LeafSpec", FutureWarning)
         warnings.filterwarnings("ignore", "The tensor attribute")  # `Carried` finds what matters
         yield
