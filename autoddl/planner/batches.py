@@ -158,7 +158,7 @@ class Batches:
         families: list[Blocks] = [self.blocks] if checkpointing == "all" else [()]
         if checkpointing != "all" and best is None:
             first = self._first_fit(())
-            if first == 0 or self._seems_near_free(first):
+            if self._seems_near_free(first):
                 with before("other searches" if len(self.counts) > 1 or self.blocks else ""):
                     best = self._search(self.counts[first], self.below_s, ())
                 if best is not None and (best.is_near_free or best.result.is_stopped):
