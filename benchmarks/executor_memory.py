@@ -93,7 +93,7 @@ CASES = (
     Case("deep", 4, "sgd", at_once=2),
     *(
         Case(model, 1, optimizer, "auto", shares=shares, limited=True)
-        for model, optimizer in (("mlp", "adam"), ("deep", "sgd"), ("experts", "sgd"))
+        for model, optimizer in (("mlp", "adam"), ("attention", "sgd"), ("experts", "sgd"))
         for shares in ((3, 1), (2, 1))
     ),
 )
@@ -127,7 +127,7 @@ def model_of(name: str, micro_batches: int) -> Any:
         return unet(), (flow.randn(*images), flow.randn(*images)), nn.MSELoss()
     if name == "experts":
         tokens = flow.randint(0, 64, (24, 64))
-        mixed = MixedLanguageModel(4, 128, 4, 64, 64, 12, 2, 0.0, causal=True)
+        mixed = MixedLanguageModel(2, 128, 4, 64, 64, 12, 2, 0.0, causal=True)
         return mixed, (tokens, tokens), language_loss
     if name == "gpt":
         model, batch = Gpt(1, 512, 8, 256, vocabulary=2048), 8 * micro_batches
