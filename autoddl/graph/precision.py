@@ -4,8 +4,9 @@ The 16 bits are float16 or bfloat16, which has float32's range and fewer digits.
 therefore their gradients, have them; the float32 master copies that the optimizer
 updates belong to its state (`cost.memory`). Operators whose rule demands float32 (losses,
 variances), sums over all elements, and operators that only read results of these compute in
-float32, and BatchNorm takes its statistics and parameters so. A `cast` is inserted wherever a
-tensor's precision differs from what its reader needs.
+float32, and normalisations take their statistics and parameters so: these stay float32, as their
+gradients are sums over all rows, which float16 overflows at a usual loss scale. A `cast` is
+inserted wherever a tensor's precision differs from what its reader needs.
 `in_precision` makes the graph.
 """
 
@@ -20,6 +21,7 @@ from ..sbp.signature import find_rule
 from .graph import SOURCE_KINDS, Graph, Op, Tensor
 
 PRECISIONS = ("float32", "float16", "bfloat16")
+_NORMS = ("normalization", "layer_norm", "rms_norm")  # all inputs but the first are float32
 
 
 def check_precision(precision: str, device: Device) -> None:
@@ -75,7 +77,7 @@ class _Halved:
         if op.kind == "opaque":  # runs as the user has written it
             dtype = "float32"
         inputs = tuple(
-            self._taken(name, dtype if n == 0 or op.kind != "normalization" else "float32", op)
+            self._taken(name, "float32" if n and op.kind in _NORMS else dtype, op)
             for n, name in enumerate(op.inputs)
         )
         self.ops.append(dataclasses.replace(op, inputs=inputs))
@@ -86,11 +88,18 @@ class _Halved:
         """In which precision an operator computes."""
         if op.kind in ("input", "buffer") or _is_wide(op) or self._is_total(op):
             return "float32"
+        if op.kind == "param" and self._is_of_norms(op):
+            return "float32"
         floats = [n for n in op.inputs if self.tensors[n].spec.is_float]
         followed = len(floats) == 1 and self.graph.producers[floats[0]].kind not in (
             "input", "buffer", "param",
         )  # fmt: skip
         return self.tensors[floats[0]].spec.dtype if followed else self.precision
+
+    def _is_of_norms(self, op: Op) -> bool:
+        """True for a parameter that normalisations alone scale or shift by."""
+        uses = self.graph.consumers[op.outputs[0]]
+        return bool(uses) and all(reader.kind in _NORMS and n for reader, n in uses)
 
     def _is_total(self, op: Op) -> bool:
         """True for a sum over everything, which is a loss rather than an activation.

@@ -60,6 +60,22 @@ def test_gradients_travel_in_half_precision(precision):
 
 
 @HALVES
+def test_norms_keep_their_parameters_in_float32(precision):
+    """A scale that something else reads as well is cast."""
+    b = Builder(ROWS)
+    x = b.linear("fc", b.input(0, (ROWS, WIDTH)), WIDTH)
+    own = [b.param(f"norm.{name}", (WIDTH,)) for name in ("weight", "bias")]
+    attrs = {"begin_norm_axis": 1, "begin_params_axis": 1, "epsilon": 1e-5}
+    y = b.op("norm", "layer_norm", (x, *own), (ROWS, WIDTH), **attrs)
+    y = b.op("scaled", "broadcast_mul", (y, own[0]), (ROWS, WIDTH))
+    half = in_precision(b.graph(y, "normed"), precision)
+    (norm,) = (op for op in half.ops if op.kind == "layer_norm")
+    assert [half.tensors[name].spec.dtype for name in norm.inputs] == [precision, *["float32"] * 2]
+    assert norm.inputs == (x, f"{own[0]}.float32", own[1])
+    assert half.tensors["norm"].spec.dtype == precision
+
+
+@HALVES
 def test_products_run_at_the_rate_of_their_precision(precision):
     rates = {**WHERE.device.flops_per_s, "bfloat16": 1.25e14}
     device = dataclasses.replace(

@@ -153,7 +153,7 @@ def layer_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit
     wide, narrow = _precisions(ctx, x)
     count = math.prod(shape[begin:])
     s = _standardised(wide(x), dims, count, attrs["epsilon"], ctx.inner)
-    gamma = gamma if gamma is None else wide(gamma)
+    gamma = gamma if gamma is None else gamma.to(s.xhat.dtype)
     y = s.xhat if gamma is None else s.xhat * gamma
 
     def gradients(dy: Tensor) -> list[Tensor | None]:
@@ -163,9 +163,9 @@ def layer_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit
             found.append((dy * s.xhat).sum(lead) if lead else dy * s.xhat)
         if beta is not None:
             found.append(dy.sum(lead) if lead else dy)
-        return [narrow(dx) for dx in found]
+        return [dx.to(given.dtype) for dx, given in zip(found, inputs, strict=True)]
 
-    return explicit(narrow(y if beta is None else y + wide(beta)), gradients)
+    return explicit(narrow(y if beta is None else y + beta.to(y.dtype)), gradients)
 
 
 def _precisions(ctx: Context, x: Tensor) -> tuple[Change, Change]:

@@ -32,7 +32,8 @@ NEED_DEVICE = {
 def _layer_norm(attrs: Attrs, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     begin = attrs["begin_norm_axis"], attrs["begin_params_axis"], attrs["epsilon"]
     if len(inputs) == 3:
-        return [_C.layer_norm_affine(*inputs, *begin)]
+        x, *own = inputs
+        return [_C.layer_norm_affine(x, *(p.to(x.dtype) for p in own), *begin)]
     return [_C.layer_norm(inputs[0], *begin)]
 
 

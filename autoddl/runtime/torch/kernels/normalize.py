@@ -22,9 +22,12 @@ def layer_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence
     x, rest = inputs[0], list(inputs[1:])
     gamma = rest.pop(0) if attrs.get("scale", len(rest) > 0) else None
     beta = rest.pop(0) if rest else None
-    return [
-        F.layer_norm(x, x.shape[attrs["begin_norm_axis"] % x.ndim :], gamma, beta, attrs["epsilon"])
-    ]
+    dims, eps = x.shape[attrs["begin_norm_axis"] % x.ndim :], attrs["epsilon"]
+    if gamma is None or gamma.dtype is x.dtype:
+        return [F.layer_norm(x, dims, gamma, beta, eps)]
+    # ATen's kernel of both precisions adds up the gradients of gamma and beta in that of x
+    y = F.layer_norm(x, dims, eps=eps) * gamma
+    return [(y if beta is None else y + beta).to(x.dtype)]
 
 
 def normalization(
@@ -66,7 +69,9 @@ def _on_one_shard(
 
 
 def _rms_norm(a: Attrs, x: Tensor, *weight: Tensor) -> Tensor:
-    return F.rms_norm(x, tuple(a["normalized_shape"]), *weight, eps=a["epsilon"])
+    shape, own = tuple(a["normalized_shape"]), [w for w in weight if w.dtype is x.dtype]
+    y = F.rms_norm(x, shape, *own, eps=a["epsilon"])
+    return y if len(own) == len(weight) else (y * weight[0]).to(x.dtype)
 
 
 KERNELS: dict[str, Kernel] = {

@@ -1,32 +1,25 @@
-"""Kernels that are one function of torch: of the inputs, or of the inputs and attributes."""
+"""Kernels that are one function of torch: of the inputs, or of the attributes and inputs."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from torch import Tensor
-
-from ....sbp.signature import Attrs
-from ...kernel import Context, Kernel
+from ...kernel import Kernel
 
 
-def of_inputs(functions: Mapping[str, Callable[..., Tensor]]) -> dict[str, Kernel]:
+def of_inputs(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Kernel]:
     """Kernels of functions of the inputs alone."""
-
-    def wrap(function: Callable[..., Tensor]) -> Kernel:
-        return lambda ctx, inputs, attrs: [function(*inputs)]
-
-    return {kind: wrap(function) for kind, function in functions.items()}
+    return {kind: partial(_run, function) for kind, function in functions.items()}
 
 
 def of_attrs(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Kernel]:
     """Kernels of functions of the attributes, then the inputs."""
+    return {kind: partial(_run_by_attrs, function) for kind, function in functions.items()}
 
-    def wrap(function: Callable[..., Any]) -> Kernel:
-        def run(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
-            return [function(attrs, *inputs)]
 
-        return run
+def _run(function: Callable[..., Any], ctx: Any, inputs: Any, attrs: Any) -> list[Any]:
+    return [function(*inputs)]
 
-    return {kind: wrap(function) for kind, function in functions.items()}
+
+def _run_by_attrs(function: Callable[..., Any], ctx: Any, inputs: Any, attrs: Any) -> list[Any]:
+    return [function(attrs, *inputs)]

@@ -71,6 +71,8 @@ def kept_bytes(
 ) -> float:
     """Bytes that the forward pass keeps beside inputs and outputs, of these local bytes."""
     share = _BESIDE.get(op.kind)
+    if op.kind == "layer_norm" and op.inputs[-1].dtype != op.inputs[0].dtype:
+        return ins[0] + beside_bytes(op, ins, outs)  # what is scaled in float32
     return beside_bytes(op, ins, outs) if share is None else share * ins[0]
 
 
