@@ -1,5 +1,6 @@
 """scripts/find_python and scripts/setup, on made-up machines: nothing is installed here."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -153,3 +154,55 @@ def test_what_is_installed_gives_a_sign_of_life(machine):
     assert done.returncode == 7
     told = (machine / "repo" / "told").read_text().splitlines()
     assert told[0] == "installing: 1 s; 1 packages are there"
+
+
+@pytest.fixture
+def install():
+    """scripts/install.py, as a module."""
+    path = ROOT / "scripts" / "install.py"
+    spec = importlib.util.spec_from_file_location("install", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_uv_is_told_where_pip_looks(install, tmp_path):
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "some.txt").write_text("")
+    told = f"""\
+:env:.cert='/etc/some.crt'
+:env:.find-links='{tmp_path}/wheels'
+global.constraint='{tmp_path}/some.txt {tmp_path}/none.txt'
+global.extra-index-url='file://{tmp_path}/none file://{tmp_path}/wheels https://b/simple'
+global.find-links='{tmp_path}/wheels'
+install.index-url='https://a/simple'
+"""
+    assert install.uv_words(told) == [
+        "--find-links", f"{tmp_path}/wheels",
+        "--constraint", f"{tmp_path}/some.txt",
+        "--index", f"file://{tmp_path}/wheels",
+        "--index", "https://b/simple",
+        "--default-index", "https://a/simple",
+    ]  # fmt: skip
+    assert install.uv_words("") == []
+
+
+@pytest.mark.parametrize(
+    ("fails", "tried"),
+    [((), ["pip uv", "uv wheel"]), (("uv wheel",), ["pip uv", "uv wheel", "pip wheel"])]
+    + [(("pip uv",), ["pip uv", "pip wheel"])],
+    ids=["uv installs", "uv fails", "no uv"],
+)
+def test_pip_installs_what_uv_cannot(install, monkeypatch, fails, tried):
+    seen = []
+
+    def call(command):
+        seen.append(f"{command[2]} {command[-1]}")
+        return seen[-1] in fails
+
+    told = subprocess.CompletedProcess([], 0, stdout="")
+    monkeypatch.setattr(install.subprocess, "run", lambda *_, **__: told)
+    monkeypatch.setattr(install.subprocess, "call", call)
+    assert install.main(["-c", "constraints.txt", "wheel"]) == 0
+    assert seen == tried

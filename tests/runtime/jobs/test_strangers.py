@@ -85,6 +85,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.full
 def test_a_stranger_where_the_watch_should_be(tmp_path):
     """The companions meet elsewhere, and believe nothing of what it says."""
     with socket.socket() as listener:
