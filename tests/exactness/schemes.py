@@ -1,9 +1,11 @@
 """The plans of the exactness matrix, by the names of the schemes that force them."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from autoddl.cluster.spec import Cluster
-from autoddl.graph.graph import Graph
+from autoddl.graph.graph import Graph, Op
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner import baselines
 from autoddl.planner.options import PlanOptions
@@ -15,7 +17,8 @@ from autoddl.plans.schedule.buckets import best_buckets
 from autoddl.plans.schedule.duplex import TurnsMaker, best_turns
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.sbp.mesh import Mesh
-from tests.runtime.random_plans import with_zero
+from autoddl.sbp.signature import Signature, is_matmul, signatures_of
+from tests.runtime.random_plans import random_plan, with_zero
 
 BASELINES = ("ZeRO", "Megatron", "Megatron+ZeRO", "SUMMA")
 HINTS = {  # of a GPT on 2x2
@@ -47,15 +50,50 @@ def in_turns(plan: Plan) -> Plan:
     return plan.changed(turns=turns, in_flight=2, buckets=buckets)
 
 
-def plan_of(scheme: str, graph: Graph, cluster: Cluster, optimizer: str, parts: int) -> Plan:
+def of_products(roles: str, graph: Graph, cluster: Cluster) -> Plan:
+    """Each mesh axis splits every product's rows (m), columns (n) or terms of sums (k).
+
+    A sum whose terms are split is Partial. The other operators are drawn.
+    """
+    if len(roles) != cluster.mesh.num_axes or set(roles) - set("mnk"):
+        raise ValueError(f"no role of m, n and k for each mesh axis: {roles!r}")
+
+    def fixed(op: Op) -> Sequence[Signature] | None:
+        if not is_matmul(op.kind):
+            return None
+        found: dict[str, Signature] = {}
+        for one in signatures_of(graph.spec(op)):
+            (y,) = one.outs
+            whole = any(x.is_partial or x.is_broadcast for x in one.ins)
+            if y.is_partial and not whole:
+                found["k"] = one
+            elif y.is_split and not any(x.is_partial for x in one.ins):
+                rank = len(graph.tensors[op.outputs[0]].spec.shape)
+                found.setdefault("n" if y.dim == rank - 1 else "m", one)
+        return [found[role] for role in roles]
+
+    return random_plan(graph, cluster, 0, fixed=fixed)
+
+
+def plan_of(
+    scheme: str,
+    graph: Graph,
+    cluster: Cluster,
+    optimizer: str,
+    parts: int,
+    hints: Mapping[str, Any] = HINTS,
+) -> Plan:
     """The plan of a scheme: `random:N` is drawn with seed N, ZeRO and SUMMA are the planner's.
 
     `stages:N` is a pipeline with twice the micro-batches; `zero:N` is data parallel with parameters
     stored by ZeRO's stage N, `zero:mixed` each by another; `zero-again:N` is the same with the
     repeated blocks run again. `turns:SCHEME` has two micro-batches in flight, and buckets of
-    gradients, too. `hinted` obeys `HINTS`.
+    gradients, too. `hinted` obeys `hints`. `products:ROLES` is
+    `of_products`.
     """
     kind, _, seed = scheme.partition(":")
+    if kind == "products":
+        return of_products(seed, graph, cluster)
     forced = seed if kind == "turns" else kind
     if kind in BASELINES:
         options = PlanOptions(optimizer=optimizer, micro_batches=parts, memory_limit_bytes=1e12)
@@ -71,7 +109,7 @@ def plan_of(scheme: str, graph: Graph, cluster: Cluster, optimizer: str, parts: 
         search="random" if kind == "random" else "auto",
         restarts=1 if kind == "random" else 32,
         baselines=False,
-        hints=HINTS if kind == "hinted" else (),
+        hints=hints if kind == "hinted" else (),
         overlap=kind in ("searched", "hinted"),  # as users have it; the others are drawn or forced
     )
     allowed = None if kind == "stages" else space(forced, graph, cluster.mesh)

@@ -244,6 +244,10 @@ def batches(shape, top, target_shape, target_top) -> Callable[[int], Batch]:
 WORDS = ((ROWS, 16), 64, (ROWS, 16), 64)
 MODELS: dict[str, Callable[[], Built]] = {
     "mlp": lambda: (Mlp(), F.mse_loss, batches((ROWS, 12), 0, (ROWS, 8), 0)),
+    "even": lambda: (  # over eight devices
+        nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 16)), F.mse_loss,
+        batches((ROWS, 16), 0, (ROWS, 16), 0),
+    ),
     "gpt": lambda: (Gpt(), next_word, batches(*WORDS)),
     "llama": lambda: (Llama(), next_word, batches(*WORDS)),
     "resnet": lambda: (

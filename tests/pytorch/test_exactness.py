@@ -1,5 +1,6 @@
-"""Steps in parallel equal steps of one process in eager torch: models x plans, on 4 processes."""
+"""Steps in parallel equal steps of one process in eager torch: models x plans, on processes."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -13,11 +14,12 @@ MORE_THREADS = 15  # than the first plan: a group has three, and others may ask 
 
 @pytest.fixture
 def compare(torch_jobs):
-    """Holds what four processes compute to what one does; scheme -> what was found."""
+    """Holds what several processes compute to what one does; scheme -> what was found."""
 
     def by(model, optimizer, steps, micro_batches, schemes, shape=(2, 2)):
         words = (model, optimizer, steps, *shape, micro_batches, *schemes)
-        status, out = torch_jobs.run(WORKER, 4, *map(str, words), timeout=280, prefix=False)
+        ranks = shape[0] * shape[1]
+        status, out = torch_jobs.run(WORKER, ranks, *map(str, words), timeout=280, prefix=False)
         assert status == 0, out
         found = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
         assert [result["scheme"] for result in found] == list(schemes)
@@ -54,11 +56,22 @@ def test_modules_that_run_as_they_are(compare):
 
 def test_collectives_of_unequal_pieces_run_again_after_ten_steps(compare):
     """As `runtime.measure.training` times them: their order and sizes are those of the step."""
-    compare("mlp", "momentum", 11, 1, ("random:2@3-1",))
+    found = compare("mlp", "momentum", 11, 1, ("random:2@3-1", "products:kn"))
+    assert found["products:kn"]["partial"] > 2
 
 
-def test_storage_split_and_blocks_run_again(compare):
-    found = compare("gpt", "adam", 4, 2, ("zero:mixed", "zero-again:3"))
+@FULL
+@pytest.mark.parametrize("shape", [(2, 2), (2, 4)])
+def test_products_split_in_each_way_on_each_axis(compare, shape):
+    """Rows, columns and the terms of sums, which are Partial then: on 2x2 and on 2x2x2."""
+    axes = 2 if shape == (2, 2) else 3
+    ways = ["".join(way) for way in itertools.product("mnk", repeat=axes)]
+    found = compare("even", "momentum", 2, 1, [f"products:{way}" for way in ways], shape)
+    assert all(found[f"products:{way}"]["partial"] > 1 for way in ways if "k" in way)
+
+
+def test_storage_split_and_blocks_run_again_and_hints(compare):
+    found = compare("gpt", "adam", 4, 2, ("zero:mixed", "zero-again:3", "hinted"))
     assert {1, 2, 3} <= set(found["zero:mixed"]["stages"])
     assert found["zero-again:3"]["blocks"] > 1
 

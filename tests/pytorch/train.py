@@ -21,6 +21,13 @@ from autoddl.runtime.torch.trace.trace import trace_with_state
 from tests.exactness.schemes import ZERO, plan_of
 from tests.pytorch.models import build, relative
 
+HINTS = {  # of a GPT on 2x2
+    "blocks.0.qkv": "replicate()",
+    "blocks.*.fc1": "split(4)",
+    "blocks.1.proj": ("split(2)", "replicate(2)"),
+    "words.weight": "(B, S0)",
+}
+
 
 def made(name):
     if name == "adam":
@@ -49,9 +56,11 @@ def together(model_name, optimizer, steps, cluster, parts, scheme, expected):
     traced = trace_with_state(model, *batch(0), loss=loss)
     asked, _, shares = scheme.partition("@")
     cluster = cluster.with_shares(tuple(map(int, shares.split("-"))) if shares else ())
-    plan = Plan.loads(
-        share_text(lambda: plan_of(asked, traced.graph, cluster, optimizer, parts).dumps(), Torch())
-    )
+
+    def make() -> str:
+        return plan_of(asked, traced.graph, cluster, optimizer, parts, HINTS).dumps()
+
+    plan = Plan.loads(share_text(make, Torch()))
     trainer = build_trainer(traced, plan, made(optimizer))
     worst = 0.0
     for step in range(steps):
@@ -70,6 +79,7 @@ def together(model_name, optimizer, steps, cluster, parts, scheme, expected):
     return {
         "scheme": scheme, "losses": worst, "parameters": (apart / size) ** 0.5, "stages": stages,
         "blocks": len(plan.recomputed), "pipeline": plan.num_stages, "ops": len(ops),
+        "partial": sum(op.outs[0].has_partial for op in ops if op.outs),
         "split_ops": sum(any(p.is_split for p in op.ins[0]) for op in ops if op.ins),
     }  # fmt: skip
 
