@@ -10,7 +10,7 @@
 
     in flight   (h - 1) x what a forward pass leaves for its backward pass, with h micro-batches in
                 flight in a stage of a pipeline; in turns on one mesh, what the others hold after
-                their last action, at the turn where all hold most (`StepTape._beside`)
+                their last action, at the turn where all hold most (`tape.held_in_turns`)
 
 `StepTape` writes down the step as autoddl's executor runs it: of each operator what the back end's
 rules say is kept until its backward pass, and gradients of parameters until the end of the step;
@@ -43,7 +43,7 @@ from .exchange import Exchange, exchanges
 from .memory_rules import OperatorMemory
 from .model import OPTIMIZER_SLOTS
 from .step_tensors import Key, OpPullback, StepTensors, view_strides
-from .tape import Tape, aligned
+from .tape import Strand, Tape, aligned, held_in_turns
 
 STATE_BYTES = 4  # an element of the optimizer's state, float32 also where parameters are shorter
 
@@ -63,7 +63,7 @@ class StepTape(StepTensors):
     operators: OperatorMemory = field(kw_only=True)
     in_flight: int = field(kw_only=True, default=1)
     is_first: bool = field(kw_only=True, default=False)
-    course_of: Callable[[StepTape], tuple[list[int], list[int]]] = field(
+    course_of: Callable[[StepTape], Strand] = field(
         kw_only=True, default=lambda step: step.course()
     )
     marks: list[tuple[int, dict[str, int]]] = field(default_factory=list)
@@ -127,16 +127,8 @@ class StepTape(StepTensors):
         this = 0 if self.is_first else count - 1
         strands = [self if n == this else self._strand(n) for n in range(count)]
         courses = [self.course_of(strand) for strand in strands]
-        at, most = [0] * count, 0
-        for strand, to in self.plan.turns:
-            held, done = courses[strand]
-            now = max(held[done[at[strand]] : done[to]], default=0)
-            at[strand] = to
-            for other, (held, done) in enumerate(courses):
-                if other != strand and done[at[other]]:
-                    now += held[done[at[other]] - 1]
-            most = max(most, now)
-        return max(0, most - max(courses[this][0], default=0))
+        most = held_in_turns(courses, self.plan.turns)
+        return max(0, most - max(courses[this].held, default=0))
 
     def _strand(self, number: int) -> StepTape:
         """The tape of another strand."""
@@ -146,8 +138,8 @@ class StepTape(StepTensors):
         step.build()
         return step
 
-    def course(self) -> tuple[list[int], list[int]]:
-        """Bytes held at each action, and actions until each position (`plans.schedule.orders`)."""
+    def course(self) -> Strand:
+        """What turns of several strands are made of."""
         done = [0]
         ops, marks = self.plan.graph.ops, iter(self.marks)
         for op, (count, _) in zip(ops, marks, strict=False):
@@ -156,7 +148,9 @@ class StepTape(StepTensors):
         for op, (count, _) in zip(reversed(ops), marks, strict=True):
             if op.kind not in SOURCE_KINDS:
                 done += [count] * 2
-        return self.tape.held(), done
+        actions = self.tape.actions
+        workspace, travels = [a.workspace for a in actions], [a.travels for a in actions]
+        return Strand(self.tape.held(), workspace, travels, done)
 
     def moving_bytes(self, travel: Travel) -> float:
         return self.operators.moving_bytes(travel)

@@ -40,7 +40,7 @@ from .exchange import Buckets, exchanges
 from .liveness import StepTape
 from .memory_rules import MemoryRules
 from .step_tensors import Key, PlannedStep
-from .tape import Moment, Peak, aligned
+from .tape import Moment, Peak, Strand, aligned
 
 KEPT = 4  # blocks of a run: two at either end, as what is at an end may differ from the middle
 Ints = NDArray[np.int64]
@@ -304,9 +304,10 @@ class _Course:
         changes = (changes[self.like].cumsum() for changes in self.changes.values())
         return sum(changes, self.workspace[self.like])
 
-    def positions(self) -> tuple[list[int], list[int]]:
+    def positions(self) -> Strand:
         """`StepTape.course` of the whole step."""
-        _, done = self.step.course()
+        short = self.step.course()
+        done = short.done
         names = [op.name for op in self.step.plan.graph.ops if op.kind not in SOURCE_KINDS]
         at, end = {name: 2 * n + 1 for n, name in enumerate(names)}, len(done) + 1
         parts = []
@@ -315,7 +316,10 @@ class _Course:
         for block in (run.blocks[1] for run in self.runs):
             parts.append(range(end - at[block.ops[-1]] - 2, end - at[block.ops[0]]))
         more = np.diff(done, prepend=0)[self._repeated(len(done), parts)]
-        return self.held.tolist(), more.cumsum().tolist()
+        workspace, travels = self.workspace[self.like], np.array(short.travels, bool)[self.like]
+        return Strand(
+            self.held.tolist(), workspace.tolist(), travels.tolist(), more.cumsum().tolist()
+        )
 
     def _repeated(self, count: int, parts: Sequence[range]) -> Ints:
         """0 .. count - 1 with those of each run's parts there for the blocks left out, too."""

@@ -1,6 +1,7 @@
 """A step as a tape: what each action reads and makes, in order, and so how long each tensor lives.
 
     sweep:   alive(t) = sum of the tensors with  made <= t <= last read;  peak = max over t
+             in turns of several micro-batches, of all their tapes (`held_in_turns`)
 
 A name stands for a place in memory: a view shares its source's, and an operator that may overwrite
 an input takes over the place of one that nobody reads later. Places are rounded up to whole units
@@ -44,6 +45,11 @@ class Action:
     over: dict[str, str] = field(default_factory=dict)
     transfer: Transfer = ""
 
+    @property
+    def travels(self) -> bool:
+        """Whether it is a redistribution, which travels beside what is computed."""
+        return self.transfer in ("planned", "implied")
+
 
 @dataclass(frozen=True)
 class Peak:
@@ -73,6 +79,47 @@ class Moment:
     @property
     def bytes(self) -> int:
         return sum(self.by_cause.values())
+
+
+@dataclass(frozen=True)
+class Strand:
+    """The tape of one of several micro-batches that take turns, without what is always there.
+
+    held:      bytes at each action, its workspace included
+    workspace: bytes of that
+    travels:   whether each action is a redistribution, for which there is a queue of its own
+    done:      actions until each position (`plans.schedule.orders`)
+    """
+
+    held: Sequence[int]
+    workspace: Sequence[int]
+    travels: Sequence[bool]
+    done: Sequence[int]
+
+
+def held_in_turns(strands: Sequence[Strand], turns: Sequence[tuple[int, int]]) -> int:
+    """Bytes that all strands together hold at most, in these turns.
+
+    While an action of one runs, another holds what it does at its own last action, but the
+    workspace of that only until its queue goes on to an action of the first: a queue carries
+    redistributions one after the other, and one computes.
+    """
+    at, most = [0] * len(strands), 0
+    user: dict[bool, int] = {}  # queue -> the strand that has it
+    for number, to in turns:
+        strand = strands[number]
+        others, meanwhile = 0, []
+        for other, (own, position) in enumerate(zip(strands, at, strict=True)):
+            if other != number and own.done[position]:
+                last = own.done[position] - 1
+                others += own.held[last] - own.workspace[last]
+                meanwhile.append((other, own.travels[last], own.workspace[last]))
+        for action in range(strand.done[at[number]], strand.done[to]):
+            user[strand.travels[action]] = number
+            beside = sum(size for other, queue, size in meanwhile if user[queue] == other)
+            most = max(most, strand.held[action] + others + beside)
+        at[number] = to
+    return most
 
 
 @dataclass

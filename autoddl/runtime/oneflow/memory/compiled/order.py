@@ -21,7 +21,7 @@ from .....cost.tape import Action, Tape
 def compiled_order(tape: Tape) -> Tape:
     """`tape` with its actions in the compiler's order."""
     graph = _Dependencies.of(tape)
-    if any(action.transfer in ("planned", "implied") for action in tape.actions):
+    if any(action.travels for action in tape.actions):
         order = _breadth_first(graph)
     else:
         order = _least_memory_first(graph)
