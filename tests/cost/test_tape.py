@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoddl.cost.tape import ALIGNMENT_BYTES as U
-from autoddl.cost.tape import Tape, aligned
+from autoddl.cost.tape import Strand, Tape, aligned, held_in_turns
 
 
 def test_sizes_are_whole_units():
@@ -91,3 +91,45 @@ def test_the_sweep_is_the_largest_of_all_moments(actions):
         moments.append(sum(actions[made][0] for made in alive) + workspace)
     assert tape.sweep().bytes == max(moments) * U
     assert [moment.bytes for moment in tape.course()] == [count * U for count in moments]
+
+
+STRANDS = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), min_size=1, max_size=8
+)
+
+
+@given(st.lists(STRANDS, min_size=2, max_size=3), st.data())
+def test_strands_in_turns_hold_what_their_last_actions_do_and_what_their_queues_still_need(
+    actions, data
+):
+    """As each moment says it: whoever is at work, on either queue, holds its workspace."""
+    strands: list[Strand] = []
+    for strand in actions:
+        own, rooms, travels = map(list, zip(*strand, strict=True))
+        held = [a + b for a, b in zip(own, rooms, strict=True)]
+        strands.append(Strand(held, rooms, travels, range(len(strand) + 1)))
+    left = [n for n, strand in enumerate(actions) for _ in strand]
+    order = data.draw(st.permutations(left))
+    turns, at, most = [], [0] * len(actions), 0
+    issued: list[tuple[int, int]] = []
+    for number in order:
+        issued.append((number, at[number]))
+        at[number] += 1
+        turns.append((number, at[number]))
+        now = 0
+        for strand in range(len(actions)):
+            mine = [place for place, one in enumerate(issued) if one[0] == strand]
+            if not mine:
+                continue
+            size, room, queue = actions[strand][issued[mine[-1]][1]]
+            later = issued[mine[-1] + 1 :]
+            is_over = any(actions[one][action][2] == queue for one, action in later)
+            now += size + (0 if is_over else room)
+        most = max(most, now)
+    assert held_in_turns(strands, turns) == most
+
+
+def test_a_queue_carries_one_transfer_after_the_other():
+    """Both strands move 10 with 7 more meanwhile: never 14 more at once, but 7 beside computing."""
+    strand = Strand([17, 10], [7, 0], [True, False], [0, 1, 2])
+    assert held_in_turns([strand, strand], ((0, 1), (1, 1), (0, 2), (1, 2))) == 27
