@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from ...runtime.jobs.meeting import Meeting
     from .fit import Fit
 
+# Of the cores: a machine of 2 that did nothing for an hour had a load of 0.02, with one program at
+# work 1 to 1.3.
+_BUSY = 0.5
 QUICK = {"max_bytes": 1 << 22, "factor": 16, "budget_s": 45.0, "call_s": 0.25, "precision": 0.2}
 
 
@@ -150,13 +153,24 @@ def calibrate(job: CalibrateJob) -> int:
     with at_work("importing the framework", first_s=0):
         _ = job.framework  # that it is here is known before any process starts
     print(
-        f"starting {mesh.size} processes, which measure for at most {job.budget_s:g} s (--budget)"
+        f"{busy_text()}starting {mesh.size} processes, which measure for at most {job.budget_s:g} s (--budget)"
         f"{', and as long a model' if job.model else ''}; "
         "if interrupted, the same command goes on from there",
         file=sys.stderr, flush=True,
     )  # fmt: skip
     with relayed(sys.stdout) as output:
         return run_processes(job.words(), mesh.size, output=output, prefix=False)
+
+
+def busy_text() -> str:
+    """A line that warns where other programs keep this machine's cores at work; "" elsewhere."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < _BUSY * cores:
+        return ""
+    return (
+        f"other programs are at work here (a load of {load:.1f} on {cores} cores): the times will be "
+        "too long; end them, wait a minute and start again\n"
+    )
 
 
 def calibrate_rank(job: CalibrateJob) -> None:

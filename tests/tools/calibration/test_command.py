@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from autoddl.tools.calibration.calibrate import QUICK, CalibrateJob
+from autoddl.tools.calibration.calibrate import QUICK, CalibrateJob, busy_text
 from autoddl.tools.cli import main
 from autoddl.tools.commands.calibrate import calibrate
 
@@ -49,3 +49,11 @@ def test_mistakes_are_explained(tmp_path, more, message):
 def test_a_folder_that_does_not_exist_is_named(tmp_path):
     result = CliRunner().invoke(main, ["calibrate", "--output", str(tmp_path / "no" / "m.json")])
     assert result.exit_code == 2 and "the folder does not exist" in result.output
+
+
+def test_a_busy_machine_is_told(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    for load, told in ((0.3, False), (2.5, True)):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert ("a load of 2.5 on 4 cores" in busy_text()) == told
+        assert bool(busy_text()) == told
