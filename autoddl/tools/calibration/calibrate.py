@@ -153,7 +153,8 @@ def calibrate(job: CalibrateJob) -> int:
     with at_work("importing the framework", first_s=0):
         _ = job.framework  # that it is here is known before any process starts
     print(
-        f"{busy_text()}starting {mesh.size} processes, which measure for at most {job.budget_s:g} s (--budget)"
+        f"{busy_text()}starting {mesh.size} processes, which measure for at most "
+        f"{job.budget_s:g} s (--budget)"
         f"{', and as long a model' if job.model else ''}; "
         "if interrupted, the same command goes on from there",
         file=sys.stderr, flush=True,
@@ -168,8 +169,8 @@ def busy_text() -> str:
     if load < _BUSY * cores:
         return ""
     return (
-        f"other programs are at work here (a load of {load:.1f} on {cores} cores): the times will be "
-        "too long; end them, wait a minute and start again\n"
+        f"other programs are at work here (a load of {load:.1f} on {cores} cores): the times will "
+        "be too long; end them, wait a minute and start again\n"
     )
 
 
