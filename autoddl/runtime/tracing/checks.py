@@ -6,8 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...graph.hints import is_batchwise, is_opaque
+from ...graph.hints import WAY_OUT, is_batchwise, is_opaque
 from ..backend import Tensor
+
+# what a framework's message, which has these words, means to a user
+_MEANINGS = {
+    "fake tensor in the exported program": "it takes `.data` or torch.autograd.grad of tensors",
+    "failed to unpack the object": "it takes sizes from values, as of pack_padded_sequence",
+    "support for cuda": "it moves tensors to CUDA, which is not here; autoddl places them itself",
+}
 
 
 def check_ready(model: Any) -> None:
@@ -118,7 +125,30 @@ def check_reached(model: Any, planned: set[str], eager: set[str], unsure: set[st
         )
 
 
-def reason(error: Exception) -> str:
+def not_recorded(model: Any, error: Exception) -> ValueError:
+    """Why the framework cannot record the model, where, and what to do."""
+    path = _where(model, error)
+    known = next((m for words, m in _MEANINGS.items() if words in str(error)), None)
+    return ValueError(
+        f"torch.export cannot record {path or type(model).__name__}: {known or _reason(error)}. A "
+        "model is planned from the operators of one forward pass: take what depends on values "
+        "(.item(), an `if` on a tensor, .data) out of its forward, or let the module that does it "
+        f"run as it is: {WAY_OUT}"
+    )
+
+
+def _where(model: Any, error: BaseException) -> str:
+    """The path and class of the innermost module whose method has failed; "" for the model."""
+    paths = {id(module): (path, module) for path, module in model.named_modules()}
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        path, module = paths.get(id(trace.tb_frame.f_locals.get("self")), ("", None))
+        found = f"{path} ({type(module).__name__})" if path else found
+        trace = trace.tb_next
+    return found
+
+
+def _reason(error: Exception) -> str:
     """The first line of a framework's message that says something, and where."""
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]

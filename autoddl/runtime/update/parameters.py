@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -34,6 +35,18 @@ def check_handed(handed: Iterable[Any], taken: Iterable[Any]) -> None:
             "the optimizer has parameters that were not handed to it, such as the model's own, "
             "which stay as they are: autoddl trains parameters of its own, and gives them to the "
             "function. Make it of these, e.g. lambda p: SGD(p, lr=0.1)"
+        )
+
+
+def check_step(kind: type[Any]) -> None:
+    """ValueError if the `step` of an optimizer class asks for what computes the loss again."""
+    _, *given = inspect.signature(kind.step).parameters.values()
+    asked = [p.name for p in given if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    if asked:
+        raise ValueError(
+            f"{kind.__name__}.step asks for {asked[0]!r}: it computes the loss several times in a "
+            "step, and a trainer's step has one pass for each update. Take an optimizer that works "
+            "with the gradients of one, such as SGD or Adam"
         )
 
 

@@ -27,7 +27,7 @@ from ....graph.hints import WAY_OUT
 from ...calling import Calling
 from ...nested import take_tensors
 from ...tracing.carried import Carried
-from ...tracing.checks import changing, reason
+from ...tracing.checks import changing, not_recorded
 from ...tracing.instead import instead
 from .aten import handled
 from .opaque import OPAQUE, Opaque
@@ -116,12 +116,7 @@ def export(
     except ValueError:
         raise
     except Exception as error:
-        raise ValueError(
-            f"torch.export cannot record {type(whole.model).__name__}: {reason(error)}. A model "
-            "is planned from the operators of one forward pass: take what depends on values "
-            "(.item(), an `if` on a tensor, .data) out of its forward, or let the module that does "
-            f"it run as it is: {WAY_OUT}"
-        ) from error
+        raise not_recorded(whole.model, error) from error
 
 
 @contextlib.contextmanager

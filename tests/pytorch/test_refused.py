@@ -1,0 +1,72 @@
+"""What a user is told of models and optimizers that no plan trains, and where it is."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from autoddl.runtime.torch.backend import Torch
+from autoddl.runtime.torch.trace.trace import trace_with_state
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.placement import NdSbp
+
+
+class Clamped(nn.Linear):
+    def forward(self, x):
+        self.weight.data = self.weight.data.clamp(-0.1, 0.1)
+        return super().forward(x)
+
+
+class Slope(nn.Linear):
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(super().forward(x).tanh().sum(), x, create_graph=True)
+        return slope
+
+
+class Packed(nn.LSTM):
+    def forward(self, x):
+        given = nn.utils.rnn.pack_padded_sequence(x[:, None], torch.ones(len(x)), True)
+        return super().forward(given)[0].data
+
+
+class OnCuda(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.cuda())
+
+
+class Chosen(nn.Linear):
+    def forward(self, x):
+        return super().forward(x if x.sum() > 0 else -x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Clamped, r"it takes `\.data` or torch\.autograd\.grad"),
+        (Slope, r"it takes `\.data` or torch\.autograd\.grad"),
+        (Packed, r"1 \(Packed\): it takes sizes from values"),
+        pytest.param(
+            OnCuda, r"1 \(OnCuda\): it moves tensors to CUDA",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="it can"),
+        ),
+        (Chosen, r"1 \(Chosen\): .*data-dependent"),
+    ],
+)  # fmt: skip
+def test_models_are_refused_with_the_module_and_a_way_out(kind, why):
+    model = nn.Sequential(nn.Linear(6, 6), kind(6, 6))
+    with pytest.raises(ValueError, match=rf"cannot record .*{why}.*autoddl\.opaque\(module\)"):
+        trace_with_state(model, torch.eye(6), torch.eye(6), loss=F.mse_loss)
+
+
+def test_an_optimizer_that_asks_for_the_loss_again():
+    whole, _ = Torch().parameter((4, 4), "float32", NdSbp(()), Mesh(1, 1), 0, True)
+    with pytest.raises(ValueError, match=r"LBFGS\.step asks for 'closure'.* such as SGD or Adam"):
+        Torch().optimizer(torch.optim.LBFGS, [whole])
+
+    def followed(parameters):
+        own = torch.optim.Adam(parameters)
+        torch.optim.lr_scheduler.StepLR(own, 1)  # puts another `step` in front
+        return own
+
+    assert Torch().optimizer(followed, [whole])
