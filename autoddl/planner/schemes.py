@@ -14,12 +14,14 @@ from ..graph.regions import repeated_blocks
 from ..plans.plan import Plan
 from ..plans.stage import PlannedBaseline
 from .asked import cost_model, micro_batch_counts, prepared
+from .baselines.families import families_of
 from .baselines.hap import hap_rules
 from .baselines.pricing import BaselinePricer, tried_again
+from .baselines.splits import splits
 from .mesh import write_stage
 from .options import DEFAULTS, PlanOptions
 from .planner import paused_collector
-from .shares import proportional_shares
+from .shares import Shares, proportional_shares
 from .tables.groups import MicroBatches
 
 
@@ -40,7 +42,7 @@ def each_baseline(
 
     Where hosts are not alike and no shares are asked for, at even shares and then, named after
     them, at shares in proportion to the speed of the devices: HAP's DP-EV and DP-CP are two of
-    these. Last what HAP's rules find.
+    these. Then the splits of rows by others, and last what HAP's rules find.
     """
     even = options.given_shares or cluster.shares
     tried = [even]
@@ -51,15 +53,34 @@ def each_baseline(
     micro = MicroBatches.of(graph, held)
     counts = micro_batch_counts(graph, options.micro_batches, held)
     again = tried_again(repeated_blocks(micro.graph(counts[0])), options.checkpointing)
-    for shares in dict.fromkeys(tried):
+    priced: dict[tuple[str, Shares], tuple[PlannedBaseline, Plan | None]] = {}
+
+    def each(shares: Shares, family: str = "") -> Iterator[tuple[PlannedBaseline, Plan | None]]:
+        """The families at these shares, or one of them, each priced once."""
+        if (family, shares) in priced:
+            yield priced[family, shares]
+            return
         model = cost_model(cluster.with_shares(shares), options)
-        at = "" if shares == even else f", shares {':'.join(map(str, shares))}"
+        families = [f for f in families_of(graph) if f.name == family]
         with paused_collector():
-            for rival in BaselinePricer(micro, counts, model, options.seed, again).each():
+            pricer = BaselinePricer(micro, counts, model, options.seed, again, families)
+            for rival in pricer.each():
                 name, found = rival.record.name, rival.found
                 plan = found and Plan.on_one_mesh(write_stage(found, options.seed, 0.0, name))
-                yield replace(rival.record, name=f"{name}{at}"), plan
-    if has_choice:
-        with paused_collector():
-            found = hap_rules(graph, micro, counts, cost_model(cluster, options), options)
-        yield found
+                priced[name, shares] = rival.record, plan
+                yield rival.record, plan
+
+    for shares in dict.fromkeys(tried):
+        at = "" if shares == even else f", shares {':'.join(map(str, shares))}"
+        for record, plan in each(shares):
+            yield replace(record, name=f"{record.name}{at}"), plan
+    if not has_choice:
+        return
+    model = cost_model(cluster, options)
+    for split in splits(graph, micro, model, options):
+        shares = () if len(set(split.shares)) == 1 else split.shares
+        at = f", shares {':'.join(map(str, shares))}" if shares else ", even shares"
+        for record, plan in each(shares, split.family):
+            yield replace(record, name=split.name, topology=f"{record.topology}{at}"), plan
+    with paused_collector():
+        yield hap_rules(graph, micro, counts, model, options)

@@ -64,7 +64,9 @@ def test_hosts_that_are_not_alike_have_schemes_at_even_and_at_proportional_share
     found = compare(GRAPH, where)
     names = [scheme.name for scheme in found.schemes[1:]]
     plain = [family.name for family in FAMILIES]
-    assert names == [*plain, *(f"{name}, shares 3:1" for name in plain), "HAP's rules"]
+    splits = "Whale's Algorithm 1", "Metis' split", "Poplar's split"
+    by_speed = (f"{name}, shares 3:1" for name in plain)
+    assert names == [*plain, *by_speed, *splits, "HAP's rules"]
     by_name = {scheme.name: scheme for scheme in found.schemes}
     plan = by_name["data parallel, shares 3:1"].plan
     assert plan is not None and plan.stage.shares == (3, 1)

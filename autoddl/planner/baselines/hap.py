@@ -7,12 +7,6 @@ collectives in several steps, shares in whole units (its linear program, Eq. 3, 
 storages and plans within the memory are ours, differences in its favour; so this is what its space
 has, and by how much a mesh of several axes is ahead. Where nothing fits, it is told what the
 fastest needs, as HAP knows of no memory.
-
-The rules of others are not beside it, as they would be the same shares under another name: Metis
-divides in proportion to measured speeds, as the known schemes at proportional shares do. Poplar
-gives each device what it computes in equal time by its measured curve, which is what `shares` finds
-for data parallelism (11:7:7:7 for seven models on HAP's machine). Whale's Algorithm 1 begins in
-proportion to FLOP/s: 25:13:13:13 there, where by speed it is 12:7:7:6 or 11:7:7:7.
 """
 
 from __future__ import annotations
