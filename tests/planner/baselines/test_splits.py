@@ -31,6 +31,10 @@ def test_whale_shifts_what_exceeds_a_memory_to_the_least_loaded_with_room():
     assert whale(rates, (10.0, 4.0, 4.0, 9.0), 24.0, 24) == (10, 4, 4, 6)
     assert whale(rates, (10.0, 5.0, 4.0, 4.0), 24.0, 24) == (11, 5, 4, 4)
     assert whale(rates, (10.0, 4.0, 4.0, 4.0), 24.0, 24) == (12, 4, 4, 4), "nowhere to shift to"
+    assert whale(rates, (10.0, 8.0, 9.0, 8.0), 24.0, 24) == (10, 4, 6, 4), "the least full"
+    assert whale((2.0, 2.0, 1.0, 1.0), (4.0, 3.0, 9.0, 9.0), 24.0, 24) == (4, 3, 9, 8), (
+        "fullest 1st"
+    )
     # Whale's two kinds, section 5: V100 of 15.7 and P100 of 10.6 TFLOP/s, 16 units
     assert whale((15.7, 10.6), (32.0, 16.0), 20.0, 16) == (10, 6)
 
