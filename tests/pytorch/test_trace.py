@@ -405,11 +405,6 @@ def test_a_number_that_follows_the_batch_is_scaled():
 # ---- refusals
 
 
-class Depends(nn.Linear):
-    def forward(self, x):
-        return super().forward(x) if x.sum().item() > 0 else x
-
-
 class Scaled(nn.Linear):
     """By a number that torch.export records as unknown."""
 
