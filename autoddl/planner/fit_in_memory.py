@@ -52,10 +52,6 @@ _LEAST_S = 1e-6  # that a search gets
 # Gap of a thorough search. 1e-5 and 1e-3, and 0.05 and 0.3 of the gap for the bounds, gave the same
 # plans of GPT-0.35B on 2x16, VGG13 on 64 and ViT-S in 0.4 GB on 2x8, in times within noise.
 _THOROUGH = 1e-4
-# Times the slack of the bound at most, from a search to the next: the first one finds what is far
-# from the best, and all that may be better were up to 13,000 strategies, where 400 had the best. A
-# GPT of two blocks on 4x4 in 2 MB is planned in 0.7 of the time; with 4 and 10 alike.
-_GROWTH = 8.0
 _BOUNDS_SHARE = 0.1  # of the gap: so far may the bounds stay below their best
 
 Searched = tuple[Tables, SearchResult]
@@ -295,7 +291,7 @@ class FittedSearch:
             if tables is None or result is None:
                 if every or ceiling >= beat_s:
                     return None
-                slack *= _GROWTH
+                slack *= 4
                 continue
             bound = result.lower_bound if every else min(result.lower_bound, ceiling)
             bound = max(bound, bounds.bound)
@@ -306,7 +302,7 @@ class FittedSearch:
             most_s = min(wanted, result.lower_bound * (1 + ROUNDING), beat_s)
             if every or is_good or ceiling >= most_s or result.is_stopped:
                 return tables, dataclasses.replace(result, lower_bound=bound)
-            slack = min(_GROWTH * slack, max(2 * slack, wanted / bounds.bound - 1 + 1e-6))
+            slack = max(2 * slack, wanted / bounds.bound - 1 + 1e-6)
 
     @property
     def left(self) -> Budget:
