@@ -117,6 +117,27 @@ def test_what_autograd_keeps_of_an_operator_is_what_its_rule_says(case):
     assert said <= is_kept + FEW_BYTES, (real, beside, names)
 
 
+@pytest.mark.parametrize(("kind", "inputs"), [
+    ("layer_norm", 1), ("layer_norm", 2), ("layer_norm", 3), ("rms_norm", 1), ("rms_norm", 2),
+])  # fmt: skip
+def test_norms_in_16_bits_keep_what_their_rules_say(kind, inputs):
+    """Their parameters are float32, and a tensor of 16 bits takes twice as much in float32."""
+    rows, width = 256, 512
+    x, own = TensorSpec((rows, width), "float16"), TensorSpec((width,), "float32")
+    attrs = {"begin_norm_axis": -1, "begin_params_axis": -1, "normalized_shape": (width,),
+             "epsilon": 1e-5, "scale": inputs > 1}  # fmt: skip
+    op = OpSpec(kind, attrs=attrs, inputs=(x, *[own] * (inputs - 1)), outputs=(x,))
+    arrays = [np.ones(x.shape, "float16"), *np.ones((inputs - 1, width), "float32")]
+    found = kept(SimpleNamespace(op=op, inputs=lambda rng: arrays))
+    assert found is not None
+    of_inputs, of_outputs, beside, _, planned = found
+    ins = [t.bytes for t in op.inputs]
+    is_kept = beside + sum(ins[n] for n in of_inputs) + len(of_outputs) * x.bytes
+    said = sum(ins[n] for n in range(inputs) if n < 2)  # "x0" or "x0 x1"
+    said += rules.kept_bytes(op, planned, ins, [x.bytes], [0.0] * inputs)
+    assert is_kept == pytest.approx(said, abs=0.02 * x.bytes)
+
+
 @pytest.mark.parametrize(
     "case", [case for case in COUNTED if case.op.kind in rules._BETWEEN], ids=lambda case: case.id
 )

@@ -73,6 +73,8 @@ def kept_bytes(
     share = _BESIDE.get(op.kind)
     if op.kind == "layer_norm" and op.inputs[-1].dtype != op.inputs[0].dtype:
         return ins[0] + beside_bytes(op, ins, outs)  # what is scaled in float32
+    if op.kind == "rms_norm" and op.inputs[0].dtype != "float32":
+        return len(ins) * ins[0]  # on CPUs x in float32, and what a weight scales
     return beside_bytes(op, ins, outs) if share is None else share * ins[0]
 
 
