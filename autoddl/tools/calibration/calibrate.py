@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from ...runtime.jobs.meeting import Meeting
     from .fit import Fit
 
-# Of the cores: a machine of 2 that did nothing for an hour had a load of 0.02, with one program at
-# work 1 to 1.3.
+# Of the cores, chosen: an idle machine of 2 had a load of 0.02, with one program at work 1 to 1.3.
 _BUSY = 0.5
 QUICK = {"max_bytes": 1 << 22, "factor": 16, "budget_s": 45.0, "call_s": 0.25, "precision": 0.2}
 
