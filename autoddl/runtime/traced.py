@@ -144,6 +144,7 @@ class Traced:
     examples:  the specs of all tensors of the example, in the order of `calling`
     calling:   how the model is called with a batch; None if only its tensors are known
     model:     the user's, where the trainer gives a copy of it
+    unlike:    why the graph does not say what the model does in evaluation, if it does not
     """
 
     graph: Graph
@@ -155,6 +156,16 @@ class Traced:
     examples: tuple[TensorSpec, ...] = ()
     calling: Calling | None = None
     model: Any = None
+    unlike: str = ""
+
+    def check_evaluation(self) -> None:
+        """ValueError if the graph does not say what the model does in evaluation."""
+        if self.unlike:
+            raise ValueError(
+                "the model computes otherwise in evaluation (self.training), in a way that a plan "
+                f"does not follow: {self.unlike}; evaluate the model itself on one process, with "
+                "trainer.state_dict()"
+            )
 
     @property
     def batches(self) -> Calling:

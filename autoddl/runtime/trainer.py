@@ -317,6 +317,7 @@ class Trainer:
         have another size than in training, as long as the planned splits divide it. Raises
         ValueError if they do not, or if the inputs do not fit the example's.
         """
+        self._traced.check_evaluation()
         tensors: Sequence[Any] = inputs
         if self._traced.calling is not None:
             tensors = self._traced.calling.inputs("eval_step", inputs)
@@ -342,6 +343,7 @@ class Trainer:
         rows. Raises ValueError if a batch does not fit the example, if there is none, or if rows of
         the batch meet in evaluation too and the plan's splits do not divide it.
         """
+        self._traced.check_evaluation()
         return self._scores.of(
             batches, {} if metrics is None else metrics, self.roll_call, self.alike.in_evaluation
         )

@@ -263,12 +263,13 @@ class Each(nn.Module):
 def drawn(y):
     """Noise of several kinds, each scaled by nothing: what is drawn is not torch's."""
     each = torch.randn_like(y), torch.rand(y.shape), torch.bernoulli(y.sigmoid())
+    bits = y.new_empty(y.shape).bernoulli_(0.7), torch.empty(3).bernoulli_(y.sigmoid()[0])
     whole = torch.randint(0, 2, y.shape), F.gumbel_softmax(y, hard=True), y.new_empty(
         y.shape).normal_(1, 2)  # fmt: skip
     shares = torch.tensor([0.5, 0.3, 0.2]).expand(y.shape[0], 3)
     picked = torch.multinomial(shares, 2), torch.multinomial(shares, 1)
     around = torch.normal(torch.ones(3).expand(y.shape), 2.0), torch.cat(picked, 1)
-    return torch.stack([*each, *whole, *around], 1)
+    return torch.stack([*each, *bits[:1], *whole, *around], 1) + 0 * bits[1]
 
 
 def test_what_is_drawn_follows_its_law_and_the_seed():
@@ -291,7 +292,7 @@ def test_what_is_drawn_follows_its_law_and_the_seed():
     found, expected = first, drawn(torch.zeros(20000, 3))
     assert torch.allclose(found.mean(0), expected.mean(0), atol=0.1)
     assert torch.allclose(found.std(0), expected.std(0), atol=0.1)
-    assert set(found[:, 3].flatten().tolist()) == {0.0, 1.0}
+    assert set(found[:, 4].flatten().tolist()) == {0.0, 1.0}
 
 
 def test_what_is_dropped_follows_its_law_in_training_alone():

@@ -188,3 +188,18 @@ def index_put(e: GraphBuilder, a: Args) -> Ref:
     found = e.op(kind, [flat, each_of(e, places, sizes), values], flat.shape, dim=0)
     found = e.reshaped(found, turned.shape)
     return e.permuted(found, [order.index(d) for d in range(x.ndim)])
+
+
+@aten("histc")
+def histc(e: GraphBuilder, a: Args) -> Ref:
+    """How many of some whole numbers are 0, 1, ..., as routers count the tokens of an expert."""
+    x, bins = e.ref(a["self"]), a["bins"]
+    made = next((op for op in reversed(e.ops) if x.name in op.outputs), None)
+    whole = made is not None and made.kind == "cast" and not e.tensors[made.inputs[0]].spec.is_float
+    if a["min"] != 0 or a["max"] != bins - 1 or (x.is_float and not whole):
+        raise Unknown("a histogram of other numbers than 0, 1, ... bins - 1")
+    rows = e.reshaped(x, (product(x.shape), 1))
+    steps = {"integer_start": 0, "integer_limit": bins, "integer_delta": 1}
+    numbers = e.cast(e.op("arange", [], (bins,), "int64", dtype="int64", **steps), x.dtype)
+    hits = e.op("broadcast_equal", [rows, numbers], (rows.shape[0], bins), "bool")
+    return e.sum(e.cast(hits, a["out"][1]), (0,))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from ..builder import GraphBuilder, Ref, Unknown, product
-from .shape import diagonal
+from .shape import diagonal, repeat_interleave
 from .table import Args, aten
 
 
@@ -135,3 +138,30 @@ def grouped(e: GraphBuilder, a: Args) -> Ref:
     if x.ndim != 2 or weight.ndim != 3 or a["offs"] is None or a.get("bias") is not None:
         raise Unknown("a grouped product of other tensors than rows and a matrix for each expert")
     return e.op("grouped_matmul", [x, weight, a["offs"]], *a["out"])
+
+
+def dropping(e: GraphBuilder, a: Args, given: Sequence[Ref], mask: Any, far: Any) -> Ref:
+    """Attention that drops some of its weights, step by step; far: what is not seen."""
+    q, k, v = given
+    times = q.shape[1] // k.shape[1]
+    if times > 1:
+        out = (*k.shape[:1], q.shape[1], *k.shape[2:]), (*v.shape[:1], q.shape[1], *v.shape[2:])
+        many = {"dim": 1, "repeats": times}
+        k, v = (
+            repeat_interleave(e, {**many, "self": x, "out": (y,)})
+            for x, y in zip((k, v), out, strict=True)
+        )
+    scale = a["scale"] if a["scale"] is not None else q.shape[-1] ** -0.5
+    scores = e.product(e.same("scalar_mul", q, operand=float(scale)), k, transpose_b=True)
+    hidden = float("-inf")
+    if far is not None:
+        scores = e.op("masked_fill", [scores, far], scores.shape, operand=hidden)
+    if mask is not None and e.ref(mask).dtype == "bool":
+        far = e.op("logical_not", [mask], e.ref(mask).shape)
+        scores = e.op("masked_fill", [scores, far], scores.shape, operand=hidden)
+    elif mask is not None:
+        scores = e.op("broadcast_add", [scores, mask], scores.shape)
+    weights = e.same("softmax", scores)
+    if a["dropout_p"]:
+        weights = e.same("dropout", weights, rate=float(a["dropout_p"]))
+    return e.product(weights, v)

@@ -36,12 +36,17 @@ def integers(e: GraphBuilder, a: Args) -> Ref:
     return _draws(e, "uniform_int", a, **{"from": int(a.get("low") or 0), "to": int(a["high"])})
 
 
-@aten("bernoulli.default")
+@aten("bernoulli.default", "bernoulli.p", "bernoulli.Tensor")
 def bernoulli(e: GraphBuilder, a: Args) -> Ref:
+    """Ones of the probabilities in a tensor, which may be the first, or all of one."""
     if a["generator"] is not None:
         raise Unknown("draws of a generator of one's own")
-    x = e.ref(a["self"])
-    return e.op("bernoulli", [x], x.shape, x.dtype, p=-1.0, dtype=x.dtype)
+    shape, dtype = a["out"]
+    p = a.get("p", a["self"])
+    if isinstance(p, float):
+        ones = e.filled(shape, 1.0, dtype)
+        return e.op("bernoulli", [ones], shape, dtype, p=p, dtype=dtype)
+    return e.op("bernoulli", [e.expanded(p, shape)], shape, dtype, p=-1.0, dtype=dtype)
 
 
 @aten("native_dropout", "dropout")

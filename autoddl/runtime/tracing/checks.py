@@ -137,6 +137,58 @@ def not_recorded(model: Any, error: Exception) -> ValueError:
     )
 
 
+def check_loss(value: Any, kind: type) -> None:
+    """ValueError unless a loss is a tensor (of class `kind`) of one float."""
+    if not isinstance(value, kind) or value.numel() != 1 or value.ndim:
+        shown = f"{tuple(value.shape)}" if isinstance(value, kind) else f"{value!r}"
+        raise ValueError(f"the loss must be a scalar tensor, it is {shown}; reduce it first")
+    if not value.is_floating_point():
+        raise ValueError(f"the loss must be a tensor of floats, it is one of {value.dtype}")
+
+
+def no_rule(module: str, trace: str, what: str) -> ValueError:
+    """Why an operator is refused; trace: the lines of code that it comes from."""
+    lines = trace.strip().splitlines()
+    line = f", at `{lines[-1].strip()}`" if lines else ""
+    return ValueError(
+        f"in {module or 'the model'}{line}: autoddl has no rule for {what}; write it with other "
+        f"operators, or let the module run as it is: {WAY_OUT}"
+    )
+
+
+def not_called(function: str) -> ValueError:
+    """Why a hook is refused that the forward pass registers by this function."""
+    return ValueError(
+        f"the model's forward pass registers a hook on a gradient ({function}), which a plan would "
+        "not call; write it with operators, such as x * 0.1 + (x * 0.9).detach(), or let the "
+        f"module that does it run as it is: {WAY_OUT}"
+    )
+
+
+def own_backward(name: str, kind: str) -> ValueError:
+    """Why a function is refused of a class whose backward pass is its own."""
+    return ValueError(
+        f"{name} is a {kind}: its own backward pass would be lost, as a trace has forward "
+        "operators alone. Write it with operators and detach, such as x + (round(x) - x).detach(), "
+        f"or let the module that calls it run as it is: {WAY_OUT}"
+    )
+
+
+def not_followed(kind: str) -> ValueError:
+    """Why an object of the model's own is refused, such as a generator."""
+    return ValueError(
+        f"the model reads a {kind} of its own, which a plan does not follow: it draws by its seed"
+    )
+
+
+def no_values(error: Exception) -> ValueError:
+    """Why a model without memory is refused whose shapes follow from values."""
+    return ValueError(
+        "without values it cannot be told which parameters get a gradient, as a shape follows from "
+        f"values: trace it on a device that has memory ({error})"
+    )
+
+
 def _where(model: Any, error: BaseException) -> str:
     """The path and class of the innermost module whose method has failed; "" for the model."""
     paths = {id(module): (path, module) for path, module in model.named_modules()}

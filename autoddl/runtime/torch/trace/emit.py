@@ -18,9 +18,15 @@ from .constants import Known, Varying, dtype_name, filled, uniform
 
 @dataclass
 class Emitter(GraphBuilder):
-    """captured: the tensors that are buffers "#k"."""
+    """captured: the tensors that are buffers "#k", beside those of `like`.
+
+    like:  of the same model in training, while it is in evaluation
+    drops: whether attention has dropped weights
+    """
 
     captured: dict[str, torch.Tensor] = field(default_factory=dict)
+    like: Emitter | None = None
+    drops: bool = False
     _numbers: dict[Any, Any] = field(default_factory=dict)
     _constants: dict[int, tuple[Any, Ref]] = field(default_factory=dict)
 
@@ -77,7 +83,9 @@ class Emitter(GraphBuilder):
         value, dtype = uniform(part), dtype_name(part.dtype)
         if value is not None:
             return super().filled(shape, value, dtype)
-        key = f"#{len(self.captured)}"
+        known = self.like.captured if self.like else {}
+        same = (k for k, v in known.items() if v.dtype is part.dtype and torch.equal(v, part))
+        key = next(same, f"#{len(known) + len(self.captured)}")
         self.captured[key] = part.contiguous()
         ref = self.declare(self.unique(key), tuple(part.shape), dtype)
         self.source(ref.name, "buffer", ref, {"name": key}, "")

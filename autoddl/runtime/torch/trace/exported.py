@@ -23,11 +23,10 @@ from torch.nn.modules import transformer  # type: ignore[import-not-found]
 from torch.utils.checkpoint import CheckpointFunction  # type: ignore[import-not-found]
 
 from ....graph.aten.table import may_change
-from ....graph.hints import WAY_OUT
 from ...calling import Calling
 from ...nested import take_tensors
 from ...tracing.carried import Carried
-from ...tracing.checks import changing, not_recorded
+from ...tracing.checks import changing, check_loss, not_called, not_recorded, own_backward
 from ...tracing.instead import instead
 from .aten import handled
 from .opaque import OPAQUE, Opaque
@@ -52,7 +51,8 @@ class Whole(nn.Module):
     """A model and its loss as one function of the batch's tensors.
 
     It gives the tensors of the model's result, then the loss if there is one.
-    structure: the model's result with slots in the place of tensors, once it has been called
+    noted: of its last call, the result with slots in the place of tensors, and modules of other
+           classes than torch's that have asked for their mode
     """
 
     def __init__(self, model: nn.Module, loss: LossFn | None, calling: Calling) -> None:
@@ -61,11 +61,8 @@ class Whole(nn.Module):
         self.loss: Any = loss if loss is None or isinstance(loss, nn.Module) else _Loss(loss)
         self.calling = calling
         self.opaque, self.carried = Opaque.of(self), Carried(self, torch.Tensor)
-        self._results = SimpleNamespace(structure=None)  # attributes do not outlast an export
-
-    @property
-    def structure(self) -> Any:
-        return self._results.structure
+        # attributes do not outlast an export
+        self.noted = SimpleNamespace(structure=None, asked=[])
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs, target = self.calling.called(tensors, self.loss is not None)
@@ -73,15 +70,11 @@ class Whole(nn.Module):
         result = self.model(*args, **kwargs)
         for name in (n for n, x in self.named_buffers() if x is not buffers.get(n)):
             raise changing("the buffer", name)
-        self._results.structure, outputs = take_tensors(result, torch.Tensor)
+        self.noted.structure, outputs = take_tensors(result, torch.Tensor)
         if self.loss is None:
             return tuple(outputs)
         value = self.loss(result, target)
-        if not isinstance(value, torch.Tensor) or value.numel() != 1 or value.ndim:
-            shown = f"{tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r}"
-            raise ValueError(f"the loss must be a scalar tensor, it is {shown}; reduce it first")
-        if not value.is_floating_point():
-            raise ValueError(f"the loss must be a tensor of floats, it is one of {value.dtype}")
+        check_loss(value, torch.Tensor)
         return (*outputs, value)
 
 
@@ -182,11 +175,7 @@ def _ctc(logs: Any, targets: Any, steps: Any, lengths: Any, *rest: Any) -> torch
 
 
 def _hook(x: Tensor, hook: Any) -> None:
-    raise ValueError(
-        "the model's forward pass registers a hook on a gradient (Tensor.register_hook), which a "
-        "plan would not call; write it with operators, such as x * 0.1 + (x * 0.9).detach(), or "
-        f"let the module that does it run as it is: {WAY_OUT}"
-    )
+    raise not_called("Tensor.register_hook")
 
 
 @contextlib.contextmanager
@@ -197,12 +186,7 @@ def _no_own_backward() -> Iterator[None]:
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         if cls.__module__.startswith("torch."):
             return known.__get__(None, cls)(*args, **kwargs)
-        raise ValueError(
-            f"{cls.__module__}.{cls.__qualname__} is a torch.autograd.Function: its own backward "
-            "pass would be lost, as a trace has forward operators alone. Write it with operators "
-            "and detach, such as x + (round(x) - x).detach(), or let the module that calls it run "
-            f"as it is: {WAY_OUT}"
-        )
+        raise own_backward(f"{cls.__module__}.{cls.__qualname__}", "torch.autograd.Function")
 
     with instead(torch.autograd.Function, "apply", classmethod(apply)):
         yield

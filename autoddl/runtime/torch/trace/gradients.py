@@ -8,12 +8,14 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 from torch._export.utils import _compiling_state_context  # type: ignore[import-not-found]
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode  # type: ignore[import-not-found]
 from torch.utils._pytree import tree_flatten  # type: ignore[import-not-found]
 
+from ...tracing.modes import reading_modes
 from .exported import MODEL, Whole, plain_calls
 from .opaque import leaves
 from .repeats import Notes
@@ -39,6 +41,8 @@ def reached(
             own = fake(x.detach()).requires_grad_(x.requires_grad)
             tensors[name], first[id(own)] = own, name.removeprefix(f"{MODEL}.")
         given = tuple(fake(t) for t in example)
+        if notes is not None:
+            notes.names.update((id(x), name) for name, x in tensors.items())
         log = logging.getLogger(FakeTensorMode.__module__)
         log.disabled = True
         try:
@@ -76,8 +80,10 @@ def _loss(
     whole: Whole, tensors: Any, given: Any, notes: Notes | None, by_values: bool
 ) -> torch.Tensor:
     eager = torch.compiler.set_stance("force_eager")  # compiled code would read fakes' memory
-    with notes or nullcontext(), plain_calls(), eager, whole.opaque.noting(by_values):
+    modes, opaque = reading_modes(nn.Module, "torch.nn."), whole.opaque.noting(by_values)
+    with notes or nullcontext(), plain_calls(), eager, opaque, modes as whole.noted.asked:
         results = functional_call(whole, tensors, given)
         if notes is not None:
             notes.read(results)
+            notes.say((results, whole.noted.structure))
     return results[-1]

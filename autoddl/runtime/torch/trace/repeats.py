@@ -131,6 +131,8 @@ class Notes(TorchFunctionMode):
         self._open: _Call | None = None
         self._left: dict[int, _Call] = {}  # tensors that no other layer may read
         self._seen: list[Any] = []  # by their ids, so they stay
+        self.names: dict[int, Hashable] = {}  # of tensors: a state's, or in the order of use
+        self.asked: list[Any] = []  # of torch, but in what mode
 
     def __enter__(self) -> Notes:
         for path, module in self._layers.items():
@@ -146,12 +148,25 @@ class Notes(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         self.read((args, kwargs), self._open)
+        plain = {k: v for k, v in (kwargs or {}).items() if k not in ("training", "momentum")}
+        self.say((func, args, plain, result))
         if self._open is not None:
             try:
                 self._open.note(func, args, kwargs or {}, result)
             except _Unlike:
                 self._open.is_apart = True
         return result
+
+    def say(self, values: Any) -> None:
+        """Calls of another run of the model are the same if these values are."""
+        leaves, said = tree_flatten(values)[0], list[Hashable]()
+        for x in leaves:
+            if isinstance(x, Tensor):
+                said.append(self.names.setdefault(id(x), len(self.names)))
+            else:
+                said.append(x if callable(x) or isinstance(x, _PLAIN) else type(x))
+        self._seen.append(leaves)
+        self.asked.append(said)
 
     def read(self, values: Any, by: _Call | None = None) -> None:
         """These tensors are read, in a layer or outside of all."""

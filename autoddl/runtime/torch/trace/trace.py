@@ -21,18 +21,19 @@ from torch.export.graph_signature import InputKind, OutputKind
 from ....graph.aten.table import arguments
 from ....graph.builder import Follows, Ref, Unknown
 from ....graph.graph import Graph
-from ....graph.hints import WAY_OUT, is_batchwise
+from ....graph.hints import is_batchwise
 from ....sbp.layout import TensorSpec
 from ...calling import Calling
 from ...traced import OpaqueCall, Traced, first_names, state_keys, with_hints
-from ...tracing.checks import changing, check_reached, check_ready
+from ...tracing.checks import changing, check_reached, check_ready, no_rule, no_values, not_followed
+from ...tracing.modes import join
 from .aten import HANDLERS, handled
 from .constants import computed, dtype_name, is_known
 from .emit import Emitter
 from .exported import LOSS, MODEL, LossFn, Whole, export
 from .gradients import reached
 from .opaque import OPAQUE
-from .repeats import AGAIN, Group, Notes, live
+from .repeats import AGAIN, Notes, live
 
 
 def trace(
@@ -65,17 +66,18 @@ def trace_with_state(
         whole.training = True
         check_ready(whole)
         noted = loss is not None or whole.opaque.modules
-        eager, groups = _tried(whole, tensors) if noted else (None, ())
+        eager, notes = _tried(whole, tensors) if noted else (None, None)
         whole.carried.check()
         whole.carried.restore()  # what a pass on fake tensors has left
-        program, scales = export(whole, tensors, groups)
-        structure = whole.structure
-        graph, read = _read(whole, program, tensors, scales, name or type(model).__name__)
+        program, scales = export(whole, tensors, notes.groups() if notes else ())
+        structure, name = whole.noted.structure, name or type(model).__name__
+        graph, read = _read(whole, program, tensors, scales, name)
         if loss is not None:
             planned = {op.attrs["name"] for op in graph.params if op.outputs[0] in graph.needs_grad}
             known = eager or _reached(whole, tensors)
             check_reached(model, planned, known, whole.opaque.unsure(whole))
             whole.carried.check()
+        graph, captured, unlike = _in_both_modes(whole, tensors, graph, read.emitter, notes)
     finally:
         whole.carried.restore()
         for module, training in modes.items():
@@ -83,19 +85,43 @@ def trace_with_state(
     return Traced(
         graph,
         dict(model.named_parameters()),
-        {**dict(model.named_buffers()), **read.emitter.captured},
+        {**dict(model.named_buffers()), **captured},
         state_keys(model, torch.Tensor),
         read.opaque,
         structure=structure,
         examples=tuple(TensorSpec(tuple(t.shape), dtype_name(t.dtype)) for t in tensors),
         calling=calling,
         model=model,
+        unlike=unlike,
     )
 
 
-def _tried(
-    whole: Whole, tensors: Sequence[torch.Tensor]
-) -> tuple[set[str] | None, tuple[Group, ...]]:
+def _in_both_modes(
+    whole: Whole,
+    tensors: Sequence[torch.Tensor],
+    graph: Graph,
+    emitter: Emitter,
+    notes: Notes | None,
+) -> tuple[Graph, dict[str, torch.Tensor], str]:
+    """The graph of training and evaluation and its constants, or why there is no such graph."""
+    structure, captured = whole.noted.structure, emitter.captured
+    if not whole.noted.asked:
+        return graph, captured, ""
+    try:
+        whole.model.eval()
+        _, own = _tried(whole, tensors)
+        if own and notes and own.asked == notes.asked:
+            return graph, captured, ""
+        program, scales = export(whole, tensors, own.groups() if own else ())
+        if whole.noted.structure != structure:
+            raise ValueError("its result has another structure")
+        other, read = _read(whole, program, tensors, scales, graph.name, emitter)
+        return join(graph, other), {**captured, **read.emitter.captured}, ""
+    except ValueError as error:
+        return graph, captured, str(error)
+
+
+def _tried(whole: Whole, tensors: Sequence[torch.Tensor]) -> tuple[set[str] | None, Notes | None]:
     """What one run on fake tensors tells: where gradients end, and which layers are alike.
 
     Nothing if it fails: the export then says why. With opaque modules, which may look at values,
@@ -103,17 +129,17 @@ def _tried(
     """
     notes = Notes(whole)
     try:
-        return reached(whole, tensors, notes), notes.groups()
+        return reached(whole, tensors, notes), notes
     except Exception as error:
         if not whole.opaque.modules:
-            return None, ()
+            return None, None
         if isinstance(error, ValueError):
             raise
         if any(x.is_meta for x in tensors):
             raise ValueError(
                 f"on the meta device, an opaque module looks at values: {error}"
             ) from None
-    return reached(whole, tensors, by_values=True), ()
+    return reached(whole, tensors, by_values=True), None
 
 
 def _reached(whole: Whole, tensors: Sequence[torch.Tensor]) -> set[str]:
@@ -122,10 +148,7 @@ def _reached(whole: Whole, tensors: Sequence[torch.Tensor]) -> set[str]:
         return reached(whole, tensors)
     except Exception as error:
         if any(x.is_meta for x in tensors):
-            raise ValueError(
-                "without values it cannot be told which parameters get a gradient, as a shape "
-                f"follows from values: trace it on a device that has memory ({error})"
-            ) from error
+            raise no_values(error) from error
     return reached(whole, tensors, by_values=True)
 
 
@@ -140,14 +163,20 @@ def _like_model(x: torch.Tensor, model: nn.Module) -> torch.Tensor:
 
 
 def _read(
-    whole: Whole, program: Any, tensors: Sequence[torch.Tensor], scales: bool, name: str
+    whole: Whole,
+    program: Any,
+    tensors: Sequence[torch.Tensor],
+    scales: bool,
+    name: str,
+    like: Emitter | None = None,
 ) -> tuple[Graph, _Reader]:
     """The graph of an exported program, and what has read it."""
-    reader = _Reader(whole, program, Emitter(int(tensors[0].shape[0]) if scales else 1, scales))
+    batch = int(tensors[0].shape[0]) if scales else 1
+    reader = _Reader(whole, program, Emitter(batch, scales, like=like))
     try:
         outputs = reader.run()
     except Follows:  # the graph is for this batch alone
-        reader = _Reader(whole, program, Emitter(reader.emitter.batch, False))
+        reader = _Reader(whole, program, Emitter(batch, False, like=like))
         outputs = reader.run()
     loss = outputs.pop() if whole.loss is not None else None
     return reader.emitter.graph(name, outputs, loss), reader
@@ -219,10 +248,7 @@ class _Reader:
             )
             return 1
         if spec.kind is InputKind.CUSTOM_OBJ:
-            raise ValueError(
-                f"the model reads a {type(self.program.constants[spec.target]).__name__} of its "
-                "own, which a plan does not follow: it draws by its seed"
-            )
+            raise not_followed(type(self.program.constants[spec.target]).__name__)
         if spec.kind is InputKind.TOKEN:
             self.known[node] = None
             return 0
@@ -361,10 +387,4 @@ class _Reader:
         return all(map(is_known, given.values()))
 
     def _refusal(self, node: fx.Node, what: str) -> ValueError:
-        where = f"in {self.emitter.module}" if self.emitter.module else "in the model"
-        trace = str(node.meta.get("stack_trace") or "").strip().splitlines()
-        line = f", at `{trace[-1].strip()}`" if trace else ""
-        return ValueError(
-            f"{where}{line}: autoddl has no rule for {what}; write it with other operators, or let "
-            f"the module run as it is: {WAY_OUT}"
-        )
+        return no_rule(self.emitter.module, str(node.meta.get("stack_trace") or ""), what)

@@ -3,4 +3,3 @@
 from .....graph.aten import HANDLERS as HANDLERS
 from .....graph.aten import handled as handled
 from . import attention as attention
-from . import lookup as lookup

@@ -1,0 +1,97 @@
+"""What a model does with `self.training` is done in evaluation too, or evaluation is refused."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from autoddl.runtime.torch.framework import build_trainer
+from autoddl.runtime.torch.trace.trace import trace_with_state
+from tests.runtime.random_plans import cluster_of, random_plan
+
+FULL = pytest.mark.full
+ALONE = cluster_of(1, 1)
+
+
+class Path(nn.Module):
+    """Stochastic depth, as people write it."""
+
+    def forward(self, x):
+        if not self.training:
+            return x
+        return x * x.new_empty(x.shape[0], 1).bernoulli_(0.8) / 0.8
+
+
+class Dropped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.norm = nn.Linear(6, 6), nn.Linear(6, 6), nn.BatchNorm1d(6)
+        self.path, self.dropout = Path(), nn.Dropout(0.5)
+
+    def forward(self, x):
+        x = x + self.path(self.dropout(F.relu(self.norm(self.first(x)))))
+        return self.last(self.dropout(x))
+
+
+class Other(Dropped):
+    """Another head, a table of its own, and no noise."""
+
+    def forward(self, x):
+        y = self.first(x)
+        if self.training:
+            return self.last(y + torch.randn_like(y) + torch.arange(6.0))
+        return self.first(self.norm(y) * torch.arange(1.0, 7.0))
+
+
+class Attends(Dropped):
+    """Attention that drops weights, as transformers ask for it."""
+
+    def forward(self, x):
+        y = self.first(x).reshape(-1, 1, 2, 3)
+        rate = 0.3 if self.training else 0.0
+        return self.last(F.scaled_dot_product_attention(y, y, y, dropout_p=rate).flatten(1))
+
+
+class Sides(Dropped):
+    """With a second result in training."""
+
+    def forward(self, x):
+        y = self.last(x)
+        return (y, self.first(x)) if self.training else y
+
+
+def loss(result, target):
+    results = result if isinstance(result, tuple) else (result,)
+    return sum((F.mse_loss(y, target) for y in results), torch.zeros(()))
+
+
+def trained(model, x):
+    traced = trace_with_state(model, x, x, loss=loss)
+    plan = random_plan(traced.graph, ALONE, 0)
+    trainer = build_trainer(traced, plan, lambda p: torch.optim.SGD(p, lr=0.1))
+    trainer.step(x, x)
+    return traced.graph, trainer
+
+
+@pytest.mark.parametrize(
+    ("kind", "choices"),
+    [(Dropped, 1), pytest.param(Other, 1, marks=FULL), pytest.param(Attends, 0, marks=FULL)],
+)
+def test_evaluation_is_the_models_own(kind, choices):
+    torch.manual_seed(0)
+    model, x = kind(), torch.randn(4, 6)
+    graph, trainer = trained(model, x)
+    assert [op.kind for op in graph.ops].count("by_mode") == choices and graph.batch == 4
+    model.load_state_dict(trainer.state_dict())
+    expected = model.eval()(x)
+    assert torch.allclose(trainer.eval_step(x), expected, atol=1e-6)
+    found = trainer.evaluate([(x, x)])["loss"]
+    assert found == pytest.approx(float(F.mse_loss(expected, x).detach()), rel=1e-5)
+
+
+def test_results_of_another_form_in_evaluation_are_refused():
+    x = torch.randn(4, 6)
+    _, trainer = trained(Sides(), x)
+    for evaluate in (lambda: trainer.eval_step(x), lambda: trainer.evaluate([(x, x)])):
+        with pytest.raises(ValueError, match=r"otherwise in evaluation .*another structure"):
+            evaluate()
