@@ -4,7 +4,8 @@
 run again), and writes the choice down as placements and steps.
 
 The known schemes (`baselines`) are priced beside every search, each on its best topology. Should
-one of them be faster than what was found, it is the plan.
+one of them be faster than what was found, it is the plan. Of the plans at several shares of hosts
+they are priced beside the best one (`with_schemes`), and where nothing else is found.
 
 Where nothing fits, the refusal names the smallest footprint that is found (`smallest`). With and
 without recomputation, and from the most micro-batches down to where fewer need more:
@@ -44,13 +45,12 @@ from ..search.budget import FIRST_PART, Budget, Deadline
 from ..search.elimination import eliminate
 from ..search.lagrangian import free_bound, light_choices
 from ..search.problem import Choice, SearchResult
-from .baselines.pricing import Baseline, BaselinePricer, tried_again
+from .baselines.pricing import Baseline, BaselinePricer, Schemes, cost_to_beat, tried_again
 from .batches import Batches, overlapped
 from .estimate import Estimator
 from .fit_in_memory import FittedSearch
 from .layers import Alternative, describe_layers, heavy_groups, next_best
-from .options import MOST_IN_FLIGHT, PlanOptions
-from .overlap import even
+from .options import PlanOptions
 from .realize import Candidate
 from .tables.group_table import NoStrategy, Space
 from .tables.groups import MicroBatches
@@ -71,12 +71,14 @@ class MeshPlan:
     rivals:  the known schemes as they were priced beside it, each at its best
     is_free: nothing was lost to the memory limit
     estimator: of this search; None for a known scheme
+    schemes: that are to be priced later
     """
 
     stage: StagePlan
     rivals: tuple[Baseline, ...]
     is_free: bool = False
     estimator: Estimator | None = None
+    schemes: Schemes | None = None
 
 
 def plan_mesh(
@@ -89,12 +91,14 @@ def plan_mesh(
     few: Few | None = None,
     below_s: float = math.inf,
     unhinted: MeshPlan | None = None,
+    schemes_later: bool = False,
 ) -> MeshPlan:
     """The best plan found for a graph, or a stage's part of it, on `model`'s mesh.
 
     counts: numbers of micro-batches to try, ascending; few: strategies enough for a first plan
     space, prices: as `find_plan` has them; redistributions that have been priced on the mesh
     below_s, unhinted: a plan that takes as long is of no use; the plan without the hints
+    schemes_later: they are priced only if nothing is found that fits
     Raises ValueError if nothing fits the memory, with what is missing, or nothing is so fast.
     """
     started = time.perf_counter()
@@ -107,18 +111,19 @@ def plan_mesh(
     batches = Batches(counts, one, math.inf if overlaps else below_s)
     _begin_with(batches, unhinted)
     pricer = _pricer(batches, micro, model, options) if _is_whole(space) else None
-    best, tried_two = _searched(batches, options, overlaps, "known schemes" if pricer else "")
+    after = "known schemes" if pricer and not schemes_later else ""
+    best, tried_two = _searched(batches, options, overlaps, after)
     is_late = best is not None and (one.is_over or best.result.end == "interrupted")
+    schemes = pricer and not is_late and Schemes(pricer, best, tried_two) or None
+    found = best is not None or batches.below_s < math.inf
+    later = schemes if schemes_later and found else None
     rivals: tuple[Baseline, ...] = ()
-    if pricer is not None and not is_late:
-        rivals, best = _beside(pricer, tried_two, best)
+    if schemes is not None and later is None:
+        rivals, best = schemes.all()
     rivals = tuple(_marked(rival, micro.demands) for rival in rivals)
-    nearest = _nearest(rivals, options)
-    if nearest is not None and nearest.seconds < _cost_to_beat(best):
-        assert nearest.found is not None
-        spent_s = time.perf_counter() - started
-        stage = write_stage(nearest.found, seed, spent_s, nearest.record.name)
-        return MeshPlan(stage, rivals)
+    nearest = _fastest(rivals, options)
+    if nearest is not None and nearest.seconds < cost_to_beat(best):
+        return MeshPlan(_of_scheme(nearest, seed, time.perf_counter() - started), rivals)
     if best is None and batches.below_s < math.inf:
         raise ValueError(f"no plan takes less than {format_seconds(below_s)}")
     if best is None:
@@ -133,7 +138,18 @@ def plan_mesh(
             return MeshPlan(stage, _with(rivals, rival))
         best = least
     stage = write_stage(best, seed, time.perf_counter() - started)
-    return MeshPlan(stage, rivals, _is_free(best, one.budget.gap), estimator)
+    return MeshPlan(stage, rivals, _is_free(best, one.budget.gap), estimator, later)
+
+
+def with_schemes(stage: StagePlan, schemes: Schemes, options: PlanOptions) -> MeshPlan:
+    """The plan with the schemes beside it that were to be priced later; the fastest is the plan."""
+    rivals, best = schemes.all()
+    nearest = _fastest(rivals, options)
+    if best is not None and best.result.end == "interrupted":
+        stage = stage.as_interrupted()
+    if nearest is not None and nearest.seconds < cost_to_beat(best):
+        stage = _of_scheme(nearest, options.seed, stage.search.seconds)
+    return MeshPlan(stage, rivals)
 
 
 def _searched(
@@ -220,10 +236,9 @@ def plan_hinted(
         raise ValueError(
             f"{error}. Without hints there is a plan of {format_seconds(unhinted_s)} an iteration"
         ) from error
-    nearest = _nearest(rivals, options)
+    nearest = _fastest(rivals, options)
     if nearest is not None and nearest.seconds < _seconds(found):
-        assert nearest.found is not None
-        found = MeshPlan(write_stage(nearest.found, options.seed, 0.0, nearest.record.name), ())
+        found = MeshPlan(_of_scheme(nearest, options.seed, 0.0), ())
     if deadline.was_ended:
         found = replace(found, stage=found.stage.as_interrupted())
     return replace(found, rivals=rivals), min(unhinted_s, _seconds(found))
@@ -233,7 +248,13 @@ def _seconds(found: MeshPlan) -> float:
     return figures(Plan.on_one_mesh(found.stage)).iteration_s
 
 
-def _nearest(rivals: Sequence[Baseline], options: PlanOptions) -> Baseline | None:
+def _of_scheme(scheme: Baseline, seed: int, seconds: float) -> StagePlan:
+    """The plan that a known scheme which fits is, found after so many seconds."""
+    assert scheme.found is not None
+    return write_stage(scheme.found, seed, seconds, scheme.record.name)
+
+
+def _fastest(rivals: Sequence[Baseline], options: PlanOptions) -> Baseline | None:
     """The fastest known scheme that may be the plan."""
     obeying = (rival for rival in rivals if not rival.record.breaks)
     allowed = [rival for rival in obeying if options.zero or "ZeRO" not in rival.record.name]
@@ -250,27 +271,6 @@ def _marked(rival: Baseline, demands: Demands) -> Baseline:
     return replace(rival, record=replace(rival.record, breaks=str(breaks[0]) if breaks else ""))
 
 
-def _beside(
-    pricer: BaselinePricer, tries_two: bool, best: Candidate | None
-) -> tuple[tuple[Baseline, ...], Candidate | None]:
-    """The known schemes, and the plan: after Ctrl-C none, if there is a plan.
-
-    tries_two: micro-batches in flight, too, where that may be faster than the plan
-    """
-    try:
-        rivals = pricer.all()
-        if rivals and tries_two:
-            turns, counts = pricer.micro.in_turns(MOST_IN_FLIGHT), even(pricer.counts)
-            two = replace(pricer, micro=turns, counts=counts, below_s=_cost_to_beat(best))
-            rivals = two.all(rivals)
-        return rivals, best
-    except KeyboardInterrupt:
-        if best is None:
-            raise
-        ended = dataclasses.replace(best.result, end="interrupted")
-        return (), dataclasses.replace(best, result=ended).knowing(best)
-
-
 def _with(rivals: tuple[Baseline, ...], rival: Baseline) -> tuple[Baseline, ...]:
     """The known schemes with this one in its namesake's place."""
     return tuple(rival if other.record.name == rival.record.name else other for other in rivals)
@@ -283,11 +283,6 @@ def _budget(options: PlanOptions) -> Budget:
         math.inf if evaluations is None else evaluations,
         *((_GAP, _LONG_GAP) if options.gap is None else (options.gap, 0.0)),
     )
-
-
-def _cost_to_beat(found: Candidate | None) -> float:
-    """What a baseline must cost less than; tables in single precision leave a relative error."""
-    return float("inf") if found is None else found.step_s * (1 - 1e-6)
 
 
 def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -> StagePlan:

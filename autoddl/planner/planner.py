@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from ..cluster.spec import Cluster
 from ..cost.model import CostModel
@@ -25,9 +26,11 @@ from ..graph.hints import as_hints
 from ..plans.figures import figures
 from ..plans.format import before, format_seconds, more
 from ..plans.plan import Plan
+from ..plans.stage import PlannedBaseline
 from ..search.budget import FIRST_PART, Deadline, Ended
 from .asked import check_no_stages, cost_model, micro_batch_counts, prepared, with_hints_of
-from .mesh import plan_hinted, plan_mesh
+from .baselines.pricing import Schemes
+from .mesh import MeshPlan, plan_hinted, plan_mesh, with_schemes
 from .options import DEFAULTS, INTERLEAVED, PlanOptions
 from .shares import (
     TRIES,
@@ -153,25 +156,29 @@ def _interrupted(plan: Plan) -> Plan:
 def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space | None) -> Plan:
     """The plan on one mesh at the shares that are asked for, or that are best.
 
-    Beside the known schemes at these shares the plan has the best of them at even ones.
+    The known schemes are priced at these shares alone (at each with hints, which some may break),
+    and the best of them at even ones.
     """
     cluster, given = model.cluster, options.given_shares
+    micro = MicroBatches.of(graph, options.in_flight or 1)
     if given and graph.batch % sum(given):
         _tell_of_rows(graph.batch, given)
     if given is not None or cluster.shares or not cluster.groups:
-        return _on_one_mesh(graph, _by(model, given or cluster.shares), options, space)
+        return _on_one_mesh(micro, _by(model, given or cluster.shares), options, space)[0]
     failed: list[ValueError] = []
-    made: list[Plan] = []
+    made: dict[Shares, MeshPlan] = {}
     deadline = Deadline.after(options.budget_seconds)
 
     def at(shares: Shares, below_s: float) -> Plan | None:
         if deadline.was_ended:
             return None
         own = replace(options, budget_seconds=deadline.budget_s(1 / TRIES))
+        tries = TRIES - 1 - len(made) - len(failed)
         try:
-            tries = TRIES - 1 - len(made) - len(failed)
-            with before(more(tries, "try of other shares", "tries of other shares", most=True)):
-                plan = _on_one_mesh(graph, _by(model, shares), own, space, below_s)
+            after = more(tries, "try of other shares", "tries of other shares", most=True)
+            with before(after, "known schemes" if options.baselines else ""):
+                at_shares = _by(model, shares)
+                plan, made[shares] = _on_one_mesh(micro, at_shares, own, space, below_s, True)
         except ValueError as error:
             failed.append(error)
             return None
@@ -182,7 +189,6 @@ def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space
             return None
         if plan.was_interrupted:
             deadline.end()
-        made.append(plan)
         return plan
 
     rows = divided_rows(cluster, graph.batch)
@@ -197,9 +203,39 @@ def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space
     if best is None:
         raise failed[0]
     plan, even = plans[best], plans.get(())
+    schemes = made[best].schemes
+    if schemes is not None and not deadline.is_over:
+        plan = _beside_schemes(plan, schemes, model, options)
+    elif even is not None and even is not plan:
+        plan = _beside_even(plan, even.closest_baseline)
     plan = _interrupted(plan) if deadline.was_ended else plan
-    _tell_of_groups_alone(graph, model, replace(options, baselines=False), plan)
-    rival = even.closest_baseline if even is not None and even is not plan else None
+    _tell_of_groups_alone(micro, model, replace(options, baselines=False), plan)
+    return plan
+
+
+def _beside_schemes(plan: Plan, schemes: Schemes, model: CostModel, options: PlanOptions) -> Plan:
+    """The best plan at some shares beside the known schemes there, and the best at even ones.
+
+    If one of these is faster, that is the plan.
+    """
+    found = with_schemes(plan.stage, schemes, options)
+    plan = replace(plan, stages=(found.stage,), baselines=tuple(r.record for r in found.rivals))
+    if plan.was_interrupted or not plan.stage.shares:
+        return plan
+    even = _by(model, ())
+    try:
+        nearest = schemes.on(even).nearest()
+    except KeyboardInterrupt:
+        return _interrupted(plan)
+    if nearest is not None and nearest.seconds < figures(plan).iteration_s:
+        at_even, _ = _on_one_mesh(schemes.pricer.micro, even, options)
+        if figures(at_even).iteration_s < figures(plan).iteration_s:
+            return at_even
+    return _beside_even(plan, nearest and nearest.record)
+
+
+def _beside_even(plan: Plan, rival: PlannedBaseline | None) -> Plan:
+    """The plan beside the closest known scheme at even shares, too."""
     if rival is None:
         return plan
     named = replace(rival, name=f"{rival.name}, even shares")
@@ -218,7 +254,9 @@ def _tell_of_rows(rows: int, shares: Shares) -> None:
     )  # fmt: skip
 
 
-def _tell_of_groups_alone(graph: Graph, model: CostModel, options: PlanOptions, plan: Plan) -> None:
+def _tell_of_groups_alone(
+    micro: MicroBatches, model: CostModel, options: PlanOptions, plan: Plan
+) -> None:
     """Warn where the hosts of one group are faster without the others.
 
     A share of nothing, which no mesh has, is a plan on fewer hosts; which to start is the user's.
@@ -228,11 +266,11 @@ def _tell_of_groups_alone(graph: Graph, model: CostModel, options: PlanOptions, 
     seconds = figures(plan).iteration_s
     for number, group in enumerate(model.cluster.groups):
         alone = model.cluster.of_group(number)
-        if alone_s(alone.device, alone, graph) / alone.num_devices >= _ALONE * seconds:
+        if alone_s(alone.device, alone, micro.whole) / alone.num_devices >= _ALONE * seconds:
             continue
         try:
             on_alone = replace(model, cluster=alone)
-            found = figures(_on_one_mesh(graph, on_alone, options, below_s=seconds))
+            found = figures(_on_one_mesh(micro, on_alone, options, below_s=seconds)[0])
         except ValueError:  # nothing fits, or nothing is faster
             continue
         if found.iteration_s < seconds:
@@ -248,19 +286,19 @@ def _by(model: CostModel, shares: Shares) -> CostModel:
 
 
 def _on_one_mesh(
-    graph: Graph,
+    micro: MicroBatches,
     model: CostModel,
     options: PlanOptions,
     space: Space | None = None,
     below_s: float = math.inf,
-) -> Plan:
-    """below_s: as `plan_mesh` has it, where there are no hints."""
-    held = options.in_flight or 1
-    counts = micro_batch_counts(graph, options.micro_batches, held)
-    micro = MicroBatches.of(graph, held)
+    schemes_later: bool = False,
+) -> tuple[Plan, MeshPlan]:
+    """below_s, schemes_later: as `plan_mesh` has them, where there are no hints."""
+    counts = micro_batch_counts(micro.whole, options.micro_batches, micro.in_flight)
     if options.hints:
         found, unhinted_s = plan_hinted(micro, counts, model, options, space)
     else:
-        found, unhinted_s = plan_mesh(micro, counts, model, options, space, below_s=below_s), None
+        limits: dict[str, Any] = {"below_s": below_s, "schemes_later": schemes_later}
+        found, unhinted_s = plan_mesh(micro, counts, model, options, space, **limits), None
     plan = Plan.on_one_mesh(found.stage, tuple(rival.record for rival in found.rivals))
-    return replace(plan, hints=as_hints(options.hints), unhinted_s=unhinted_s)
+    return replace(plan, hints=as_hints(options.hints), unhinted_s=unhinted_s), found

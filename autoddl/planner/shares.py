@@ -267,9 +267,12 @@ def by_experts(cluster: Cluster, graph: Graph) -> tuple[Shares, ...]:
     others were copied at 47:17, where 3:1 of them takes 0.81 of the time.
     """
     found: dict[Shares, None] = {}
+    counts = {op_experts(graph, op) for op in graph.ops} - {0}
+    if not counts:
+        return ()
     wanted, rows = speeds(cluster, graph), divided_rows(cluster, graph.batch)
     each = cluster.num_devices // len(cluster.runs)
-    for experts in {op_experts(graph, op) for op in graph.ops} - {0}:
+    for experts in counts:
         for units in (experts // math.gcd(experts, each), experts):
             shares = whole_shares(wanted, math.gcd(rows, units))
             found.update(dict.fromkeys([_told(shares)] if shares else []))
@@ -286,8 +289,8 @@ def op_experts(graph: Graph, op: Op) -> int:
 
 def speeds(cluster: Cluster, graph: Graph) -> tuple[float, ...]:
     """How fast each run of hosts computes the model, the fastest 1."""
-    seconds = [alone_s(cluster.device_of(group), cluster, graph) for group in cluster.runs]
-    return tuple(min(seconds) / own for own in seconds)
+    seconds = {g: alone_s(cluster.device_of(g), cluster, graph) for g in set(cluster.runs)}
+    return tuple(min(seconds.values()) / seconds[group] for group in cluster.runs)
 
 
 def alone_s(device: Device, cluster: Cluster, graph: Graph) -> float:

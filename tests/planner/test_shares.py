@@ -12,6 +12,7 @@ from autoddl.cluster.spec import Cluster, HostGroup
 from autoddl.cost.memory import held_bytes
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
+from autoddl.planner.baselines import BaselinePricer
 from autoddl.planner.options import PlanOptions, parse_shares
 from autoddl.planner.planner import find_plan
 from autoddl.planner.shares import (
@@ -240,6 +241,25 @@ def test_hosts_that_are_faster_without_the_others_are_named(caplog):
     caplog.clear()
     find_plan(WIDE, unlike(link=10.0), PlanOptions(baselines=False))
     assert not caplog.text
+
+
+def test_known_schemes_are_priced_at_the_best_shares_alone(monkeypatch):
+    """And the fastest of them at even shares."""
+    priced: list[tuple[int, ...]] = []
+    every = BaselinePricer.all
+
+    def counted(pricer, known=()):
+        priced.append(pricer.model.cluster.shares)
+        return every(pricer, known)
+
+    monkeypatch.setattr(BaselinePricer, "all", counted)
+    where = unlike(link=10.0)
+    plan = find_plan(WIDE, where, PlanOptions(overlap=False))
+    assert priced == [plan.stage.shares] and plan.stage.shares
+    at_even = find_plan(WIDE, where, PlanOptions(overlap=False, shares="even")).closest_baseline
+    shown = plan.baselines[-1]
+    assert at_even is not None
+    assert shown == dataclasses.replace(at_even, name=f"{at_even.name}, even shares")
 
 
 def test_shares_by_which_experts_are_whole_are_tried():

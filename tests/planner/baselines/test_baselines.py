@@ -20,6 +20,7 @@ from autoddl.planner.baselines import (
     tried_again,
     variants,
 )
+from autoddl.planner.baselines.pricing import Schemes
 from autoddl.planner.baselines.tables import least_memories
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
@@ -280,6 +281,23 @@ def test_the_pricer_takes_the_counts_it_is_given():
     model = CostModel(cluster("piz_daint", 4, 1))
     pricer = BaselinePricer(MicroBatches.of(WIDE), (4,), model)
     assert {rival.record.micro_batches for rival in pricer.all()} == {4}
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_nearest_scheme_is_the_fastest_of_all(overlap):
+    nearest, where = set(), cluster("piz_daint", 2, 2)
+    deep = residual(2, 64, 16)
+    for graph, limit in ((deep, math.inf), (deep, 1e4), (mlp(8, (512, 512)), math.inf)):
+        again = tried_again(repeated_blocks(micro_graph(graph, 1)), "auto")
+        model = CostModel(where, memory_limit_bytes=limit, overlap=overlap)
+        pricer = BaselinePricer(MicroBatches.of(graph), (1, 2), model, again=again)
+        schemes = Schemes(pricer, None, tries_two=overlap)
+        found, (every, _) = schemes.nearest(), schemes.all()
+        fits = (scheme for scheme in every if scheme.record.fits)
+        least = min(fits, key=lambda scheme: scheme.seconds, default=None)
+        assert (found and found.record) == (least and least.record)
+        nearest.add(found and found.record.name)
+    assert len(nearest) == (3 if overlap else 2)
 
 
 @pytest.mark.parametrize("share", [0.4, 0.6, 0.8, 1.5])
