@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..sbp.layout import ITEM_BYTES, TensorSpec
@@ -129,7 +129,11 @@ class GraphBuilder:
 
     def declare(self, name: str, shape: Sequence[int], dtype: str) -> Ref:
         if dtype not in ITEM_BYTES:
-            raise Unknown(f"tensors of {dtype}")
+            hint = (
+                "; a plan has parameters of real numbers: keep torch.view_as_real of it, and take "
+                "torch.view_as_complex in forward"
+            )
+            raise Unknown(f"{name}, a tensor of {dtype}{hint if 'complex' in dtype else ''}")
         dims = tuple(d for d, n in enumerate(shape) if getattr(n, "exponent", 0) == 1)
         if any(getattr(n, "exponent", 0) not in (0, 1) for n in shape):
             self.scales = False
@@ -276,6 +280,9 @@ class GraphBuilder:
                 ops.append(op)
         ops += sources.values()
         tensors = {name: self.tensors[name] for op in ops for name in op.outputs}
+        if not self.scales:  # what came before that was seen is marked
+            ops = [replace(op, batch_attrs={}) for op in ops]
+            tensors = {name: replace(x, batch_dims=()) for name, x in tensors.items()}
         graph = Graph(
             ops=tuple(ops), tensors=tensors, outputs=results, loss=scalar,
             batch=self.batch if self.scales else 0, name=name,

@@ -316,12 +316,13 @@ class Graph(Once):
         for op in self.ops:
             ins = tuple(renamed.get((op.name, n), name) for n, name in enumerate(op.inputs))
             ops.append(op if ins == op.inputs else dataclasses.replace(op, inputs=ins))
-            for out in op.outputs:
+            for place, out in enumerate(op.outputs):
+                made_by = f"{op.name}:{place}" if place else op.name
                 for number, uses in enumerate(self._forked_uses(op, out)):
                     suffix = f".{number}.fork" if number else ".fork"
                     name = f"{out}{suffix}"
                     tensors[name] = Tensor(name, tensors[out].spec, tensors[out].batch_dims)
-                    fork = Op(f"{op.name}{suffix}", "fork", (out,), (name,), module=op.module)
+                    fork = Op(f"{made_by}{suffix}", "fork", (out,), (name,), module=op.module)
                     ops.append(fork)
                     renamed.update(dict.fromkeys(uses, name))
                     if not self.gives_grad.isdisjoint(uses):

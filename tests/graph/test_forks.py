@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from autoddl.graph.builder import GraphBuilder
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.schemes import baseline_plans
 from autoddl.plans.stage_figures import stage_figures
@@ -65,3 +66,14 @@ def test_a_weight_that_is_used_twice_alike_is_exchanged_once():
     assert plan is not None
     whole = SIZE * SIZE * 4
     assert stage_figures(plan.stage).cost.nic_bytes.gradient_sync == whole  # there and back
+
+
+def test_each_output_of_an_operator_has_a_fork_of_its_own():
+    e = GraphBuilder(8, scales=True)
+    x = e.declare("x", (8, 6), "float32")
+    e.source("x", "input", x, {"index": 0}, "")
+    attrs = {"function": "fftn", "dims": (1,), "sizes": (6,), "norm": "backward"}
+    parts = e.several("fft", [x], [((8, 6), "float32")] * 2, **attrs)
+    graph = e.graph("two", [e.same(k, part) for part in parts for k in ("sin", "cos")], None)
+    forks = [op.name for op in graph.with_forks().ops if op.kind == "fork"]
+    assert forks == ["fft.fork", "fft:1.fork"]

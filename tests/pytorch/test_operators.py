@@ -227,12 +227,30 @@ FUNCTIONS = {
     "largest_of_areas": lambda y: F.adaptive_max_pool2d(images(y), (1, 3)),
     "bags": lambda y: F.embedding_bag((y[:, :3] > 0).long(), y[:2], mode="mean") + F.embedding_bag(
         (y[:, :2] < 0).long(), y[:2], mode="sum", per_sample_weights=y[:, 4:]),
+    "padded_bags": lambda y: F.embedding_bag(
+        (y[:, :3] > 0).long(), y[:2] * 1, mode="mean", padding_idx=1) + F.embedding_bag(
+        (y[:, :2] < 0).long(), y[:2] * 1, mode="max", padding_idx=0) + F.embedding_bag(
+        (y[:, :4] < 0).long(), y[:2] * 1, mode="max") + F.embedding_bag((y[:, :2] < 0).long(),
+        y[:2] * 1, mode="sum", padding_idx=0, per_sample_weights=y[:, 4:]),
     "patches": lambda y: F.fold(F.unfold(images(y), (2, 2)).square(), (2, 3), (2, 2)),
     "shuffled": lambda y: F.pixel_shuffle(y.reshape(-1, 6, 1, 1)[:, :4], 2),
     "batch": lambda y: y + torch.arange(y.shape[0])[:, None] * 0.1,
     "einsum": lambda y: torch.einsum("bij,bkj->bki", y.reshape(-1, 2, 3), y.reshape(-1, 2, 3)),
     "einsums": lambda y: torch.einsum("bij,bj,k->bk", y.reshape(-1, 2, 3), y[:, :3], ONES),
     "diagonals": lambda y: images(y).diagonal(1, 2, 3) + images(y).diagonal(-1, 3, 2)[..., :1],
+    "on_diagonals": changed(lambda z, y: images(z).diagonal(1, 3, 2).add_(y[:, :1, None])),
+    "filled_diagonal": changed(lambda z, y: z.fill_diagonal_(0.5)),
+    "fourier": lambda y: torch.fft.rfft(images(y), norm="ortho").abs() + torch.fft.fft2(
+        images(y), norm="forward").real[..., :2] + torch.fft.irfft(torch.fft.fft(images(y), 4), 2),
+    "filtered": lambda y: torch.fft.irfft(torch.fft.rfft(y, 12) * torch.fft.rfft(
+        y[0] * 2, 12).conj() / 3, 12) + torch.fft.irfftn(
+        torch.fft.rfftn(y.reshape(-1, 2, 3), dim=(1, 2)), (2, 3), (1, 2)).reshape(
+        -1, 6).repeat(1, 2),
+    "turned_complex": lambda y: torch.view_as_real(torch.view_as_complex(
+        y.reshape(-1, 3, 2)) * torch.polar(ONES[:3], ONES[:3].cumsum(0)) + 1j),
+    "complex_products": lambda y: torch.einsum("bi,ij->bj", torch.complex(y[:, :3], y[:, 3:]),
+        torch.complex(FORMS[0], FORMS[1])).imag + (torch.fft.fft(y)[:, ::2] @ torch.complex(
+        FORMS[1], FORMS[0])).real,
     "outside": lambda y: torch.einsum("bi,bj->bij", y, y) + torch.einsum("bi->", y),
     # attention
     "seen": attended(SEEN),
@@ -245,7 +263,7 @@ FUNCTIONS = {
 
 FIXED = {  # they follow from the batch's size otherwise, or torch records that
     "put_twice", "batch", "scatter_part", "far", "between_rows", "spectral", "quantized",
-    "aligned_in_few_steps",
+    "aligned_in_few_steps", "filled_diagonal",
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """ATen's operators in our own kinds, as far as that needs no torch."""
 
 from . import batched as batched
+from . import complex as complex
 from . import elementwise as elementwise
 from . import lookup as lookup
 from . import loss as loss
@@ -10,5 +11,6 @@ from . import random as random
 from . import reduce as reduce
 from . import shape as shape
 from . import windows as windows
+from .complex import called as called
 from .table import HANDLERS as HANDLERS
 from .table import handled as handled

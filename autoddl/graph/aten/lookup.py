@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..builder import GraphBuilder, Ref, Unknown, broadcast, product
+from .reduce import max_of_dim
 from .table import Args, aten
 
 
@@ -91,13 +92,43 @@ def embedding_bag(e: GraphBuilder, a: Args) -> Any:
     starts = e.steps_along(a["offsets"], length * bags, length)
     if starts is None or a["include_last_offset"] or length * bags != indices.shape[0]:
         raise Unknown("an EmbeddingBag of bags that are not equally long")
-    if a["mode"] not in (0, 1) or a["padding_idx"] >= 0:
-        raise Unknown("an EmbeddingBag with mode='max' or a padding_idx")
-    each = embedding(e, {**a, "indices": e.reshaped(indices, (bags, length))})
+    rows = e.reshaped(indices, (bags, length))
+    each = embedding(e, {**a, "indices": rows, "padding_idx": -1})
     if a["per_sample_weights"] is not None:
         weights = e.reshaped(a["per_sample_weights"], (bags, length, 1))
         each = e.op("broadcast_mul", [each, weights], each.shape)
-    return (e.mean(each, (1,)) if a["mode"] else e.sum(each, (1,))), None, None, None
+    counts = None
+    if a["padding_idx"] >= 0:
+        operand = a["padding_idx"]
+        counts = e.op("scalar_logical_not_equal", [rows], rows.shape, "bool", operand=operand)
+    return (_of_bags(e, each, counts, a["mode"]), None, None, None)
+
+
+def _of_bags(e: GraphBuilder, each: Ref, counts: Ref | None, mode: int) -> Ref:
+    """Sums (0), means (1) or maxima (2) of the rows that count; 0 where none does."""
+    if counts is None:
+        ways = e.sum, e.mean
+        return ways[mode](each, (1,)) if mode < 2 else _largest_of(e, each)
+    wide = e.reshaped(counts, (*counts.shape, 1))
+    if mode == 2:
+        hidden = e.op("logical_not", [wide], wide.shape)
+        low = e.op("masked_fill", [each, hidden], each.shape, operand=float("-inf"))
+        found = _largest_of(e, low)
+        none = e.op("reduce_all", [hidden], (each.shape[0], 1), "bool", axis=(1,), keepdims=False)
+        return e.op("masked_fill", [found, none], found.shape, operand=0.0)
+    ones = e.cast(wide, each.dtype)
+    found = e.sum(e.op("broadcast_mul", [each, ones], each.shape), (1,))
+    if mode == 0:
+        return found
+    number = e.same("clip_by_scalar_min", e.sum(ones, (1,)), floating_min=1.0)
+    return e.op("broadcast_div", [found, number], found.shape)
+
+
+def _largest_of(e: GraphBuilder, each: Ref) -> Ref:
+    """Along dim 1; of equal ones the first gets the gradient."""
+    shape = each.shape[0], each.shape[2]
+    a = {"name": "max.dim", "self": each, "dim": 1, "out": [(shape, each.dtype), (shape, "int64")]}
+    return max_of_dim(e, a)[0]
 
 
 def _merged(e: GraphBuilder, x: Ref, dims: Sequence[int], given: Mapping[int, Any]) -> Ref:

@@ -39,7 +39,7 @@ def norm(e: GraphBuilder, a: Args) -> Ref:
         found = batched(e, {**given, "out": (shape, x.dtype)})
         assert isinstance(found, Ref)
         return e.reshaped(found, a["out"][0])
-    return _root(e, e.sum(e.same("square", x), dims, keep))
+    return root(e, e.sum(e.same("square", x), dims, keep))
 
 
 @aten("pairwise_distance")
@@ -68,14 +68,14 @@ def distances(e: GraphBuilder, a: Args) -> Ref:
         one = e.reshaped(x, (*x.shape[:-1], 1, x.shape[-1]))
         other = e.reshaped(y, (*y.shape[:-2], 1, *y.shape[-2:]))
         apart = e.op("broadcast_sub", [one, other], (*shape, x.shape[-1]))
-        return _root(e, e.sum(e.same("square", apart), (-1,)))
+        return root(e, e.sum(e.same("square", apart), (-1,)))
     both = e.same("scalar_mul", e.product(x, y, transpose_b=True), operand=-2)
     squares = e.sum(e.same("square", x), (-1,), keep=True)
     others = e.sum(e.same("square", y), (-1,))
     others = e.reshaped(others, (*others.shape[:-1], 1, others.shape[-1]))
     found = e.op("broadcast_add", [both, squares], shape)
     found = e.op("broadcast_add", [found, others], shape)
-    return _root(e, e.same("clip_by_scalar_min", found, floating_min=0.0))
+    return root(e, e.same("clip_by_scalar_min", found, floating_min=0.0))
 
 
 @aten("bucketize", "searchsorted")
@@ -91,7 +91,7 @@ def bucketize(e: GraphBuilder, a: Args) -> Ref:
     return e.cast(e.sum(e.cast(above, "int64"), (-1,)), a["out"][1])
 
 
-def _root(e: GraphBuilder, x: Ref) -> Ref:
+def root(e: GraphBuilder, x: Ref) -> Ref:
     """The square root, whose gradient at 0 is 0, as ATen's norms and deviations have it."""
     none = e.op("scalar_logical_equal", [x], x.shape, "bool", operand=0)
     root = e.same("sqrt", e.op("masked_fill", [x, none], x.shape, operand=1.0))
@@ -126,7 +126,7 @@ def var(e: GraphBuilder, a: Args) -> Ref:
     )
     if correction not in (0, 1):
         found = e.same("scalar_mul", found, operand=count / (count - correction))
-    return _root(e, found) if a["name"] == "std" else found
+    return root(e, found) if a["name"] == "std" else found
 
 
 @aten("var_mean", "std_mean")

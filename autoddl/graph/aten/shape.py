@@ -124,6 +124,27 @@ def diagonal(e: GraphBuilder, a: Args) -> Ref:
     return slice_(e, {"self": one, "dim": -1, "start": start, "step": m + 1, "out": a["out"]})
 
 
+@aten("diagonal_scatter")
+def diagonal_scatter(e: GraphBuilder, a: Args) -> Ref:
+    """A tensor with another in the place of a diagonal, as `diagonal` takes it."""
+    x = e.ref(a["self"])
+    rows, columns = a["dim1"] % x.ndim, a["dim2"] % x.ndim
+    order = [*(d for d in range(x.ndim) if d not in (rows, columns)), rows, columns]
+    turned, (n, m) = e.permuted(x, order), (x.shape[rows], x.shape[columns])
+    flat = e.reshaped(turned, [*turned.shape[:-2], product((n, m))])
+    start = a["offset"] if a["offset"] >= 0 else -a["offset"] * m
+    given = {
+        "self": flat,
+        "src": a["src"],
+        "dim": -1,
+        "start": start,
+        "step": m + 1,
+        "out": a["out"],
+    }
+    found = e.reshaped(slice_scatter(e, given), turned.shape)
+    return e.permuted(found, [order.index(d) for d in range(x.ndim)])
+
+
 @aten("slice_scatter", "select_scatter")
 def slice_scatter(e: GraphBuilder, a: Args) -> Ref:
     """A tensor with another in the place of a slice."""

@@ -242,7 +242,8 @@ class StageSearch:
                 if not first <= layer < last:
                     continue
                 for op, alike in zip(self.cut.ops_of(layer), self.cut.ops_of(kept), strict=True):
-                    for suffix in ("", ".fork"):
+                    others = (f":{n}.fork" for n in range(1, len(op.outputs)))
+                    for suffix in ("", ".fork", *others):
                         placed = searched.ops.get(alike.name + suffix)
                         if placed is not None:
                             found[op.name + suffix] = placed
@@ -343,7 +344,9 @@ class StageSearch:
     def _layer_of(self, name: str) -> int:
         """The layer of an operator of the graph with forks; sources belong to the first one."""
         base = name.removesuffix(".fork")
-        return self.cut.layer_of.get(name, self.cut.layer_of.get(base, 0))
+        made_by = base.rpartition(":")[0]  # of another output than the first
+        known = (n for n in (name, base, made_by) if n in self.cut.layer_of)
+        return self.cut.layer_of.get(next(known, ""), 0)
 
 
 def _forked_params(graph: Graph) -> dict[str, str]:

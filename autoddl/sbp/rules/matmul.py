@@ -105,3 +105,17 @@ def batched(op: OpSpec) -> Iterator[Signature]:
         for t, n in zip(op.inputs, op.attrs["cores"], strict=True)
     ]
     yield from labelled(op, ins, [(*dims_of(rows), *(None,) * n) for n in results])
+
+
+def _fft_flops(op: OpSpec) -> float:
+    """5 n log n of the longer side, as that of Cooley and Tukey."""
+    longer = max(op.inputs[0].numel, op.outputs[0].numel)
+    return 5.0 * longer * math.log2(max(2, math.prod(op.attrs["sizes"])))
+
+
+@rule("fft", flops=_fft_flops, saves="x0 x1", float32=True)
+def fft(op: OpSpec) -> Iterator[Signature]:
+    """(real, imaginary?) -> real, imaginary?: a Fourier transform of `dims`, which stay whole."""
+    free = drop(dims_of(op.inputs[0].shape), *op.attrs["dims"])
+    every = range(len(op.inputs))
+    yield from labelled(op, (free,) * len(every), (free,) * len(op.outputs), linear=(every,))

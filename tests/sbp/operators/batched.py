@@ -48,6 +48,12 @@ CASES = (
     _one("scatter_reduce", (_apart(4, 3), index(3, 4, 5), f(4, 5)), (out(4, 3),), "self index src",
          (1, 1, 1), (1,), dim=-1, reduce="sum"),
     _one("hypot", (f(4, 6), f(6)), (out(4, 6),), "self other", (0, 0), (0,)),
+    case("", "fft", (f(4, 6, 5), f(4, 6, 5)), out(4, 6, 5), out(4, 6, 5), function="fftn",
+         dims=(1, 2), sizes=(6, 5), norm="backward"),
+    case("real", "fft", (f(4, 6, 5),), out(4, 6, 4), out(4, 6, 4), function="rfftn", dims=(2,),
+         sizes=(6,), norm="ortho"),
+    case("back", "fft", (f(4, 6, 4), f(4, 6, 4)), out(4, 6, 7), function="irfftn", dims=(2,),
+         sizes=(7,), norm="forward"),
     _one("all", (_apart(4, 6),), (out(),), "self", (2,), (0,), function="median"),
 )  # fmt: skip
 
@@ -112,3 +118,37 @@ def _batched(inputs, attrs, shard):
     if attrs["function"] == "median":
         return _median(inputs[0], "dim" in attrs)
     return FUNCTIONS[attrs["function"]](*inputs)
+
+
+def _turns(m, n, size, sign):
+    """Row by column: the cosines and sines of a Fourier transform."""
+    angle = sign * 2 * np.pi * np.arange(m)[:, None] * np.arange(n)[None, :] / size
+    return np.cos(angle), np.sin(angle)
+
+
+@op("fft")
+def _fft(inputs, attrs, shard):
+    """By the definition, one dim after the other; of a real result, each pair of terms once."""
+    real, imag = inputs[0], inputs[1] if len(inputs) > 1 else 0 * inputs[0]
+    back = attrs["function"].startswith("i")
+    halved = attrs["dims"][-1] if attrs["function"].endswith("rfftn") else None
+    for dim, size in zip(attrs["dims"], attrs["sizes"], strict=True):
+        real, imag = (np.swapaxes(_sized(x, dim, size, halved), dim, -1) for x in (real, imag))
+        given = real.shape[-1]
+        made = size // 2 + 1 if dim == halved and not back else size
+        cos, sin = _turns(given, made, size, 1 if back else -1)
+        if dim == halved and back:
+            often = np.array([1.0 if k in (0, size / 2) else 2.0 for k in range(given)])[:, None]
+            cos, sin = cos * often, sin * often
+        real, imag = real @ cos - imag @ sin, real @ sin + imag @ cos
+        real, imag = (np.swapaxes(x, dim, -1) for x in (real, imag))
+    count = float(np.prod(attrs["sizes"]))
+    whole = {"backward": count if back else 1.0, "ortho": count**0.5,
+             "forward": 1.0 if back else count}[attrs["norm"]]  # fmt: skip
+    real, imag = real / whole, imag / whole
+    return (real,) if back and halved is not None else (real, imag)
+
+
+def _sized(x, dim, size, halved):
+    """Cut to the size, where it is longer."""
+    return x[(slice(None),) * dim + (slice(0, size if dim != halved else None),)]

@@ -72,6 +72,13 @@ def batched(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor
     return [found] if isinstance(found, Tensor) else [*found]
 
 
+def fft(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(real, imaginary?) -> real, imaginary?"""
+    x = torch.complex(*inputs) if len(inputs) > 1 else inputs[0]
+    y = getattr(torch.fft, attrs["function"])(x, attrs["sizes"], attrs["dims"], attrs["norm"])
+    return [part.contiguous() for part in (y.real, y.imag)] if y.is_complex() else [y]
+
+
 def opaque(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """(args..., params..., buffers...) -> results of a module's own forward pass."""
     first = len(inputs) - attrs["num_buffers"]
@@ -83,6 +90,7 @@ def opaque(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]
 
 KERNELS: dict[str, Kernel] = {
     "batched": batched,
+    "fft": fft,
     "by_mode": by_mode,
     "fork": identity,
     "identity": identity,

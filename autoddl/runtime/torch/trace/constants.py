@@ -24,6 +24,12 @@ class Varying:
 
     values: tuple[Tensor, Tensor]
 
+    def is_complex(self) -> bool:
+        return self.values[0].is_complex()
+
+    real = property(lambda self: Varying(tuple(v.real for v in self.values)))
+    imag = property(lambda self: Varying(tuple(v.imag for v in self.values)))
+
     def stretched(self, batch: int) -> tuple[Tensor, list[int], list[int]]:
         """(a part, what it is to be stretched to, and then reshaped to) for this batch.
 

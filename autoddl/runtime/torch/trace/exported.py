@@ -22,13 +22,13 @@ from torch.export import Dim, ExportedProgram, _trace
 from torch.nn.modules import transformer  # type: ignore[import-not-found]
 from torch.utils.checkpoint import CheckpointFunction  # type: ignore[import-not-found]
 
+from ....graph.aten import handled
 from ....graph.aten.table import may_change
 from ...calling import Calling
 from ...nested import take_tensors
 from ...tracing.carried import Carried
 from ...tracing.checks import changing, check_loss, not_called, not_recorded, own_backward
 from ...tracing.instead import instead
-from .aten import handled
 from .opaque import OPAQUE, Opaque
 from .repeats import AGAIN, LIBRARY, Group, recorded_once
 
@@ -160,9 +160,17 @@ def plain_calls() -> Iterator[None]:
         with contextlib.nullcontext() if trains else torch.no_grad():  # as it does without them
             return function(*args)
 
+    def diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
+        if x.ndim > 2 or wrap and len(x) > x.shape[1]:
+            return fill(x, value, wrap)
+        x.diagonal().fill_(value)
+        return x
+
+    fill = Tensor.fill_diagonal_
     checks = instead(Distribution, "_validate_args", False)
     causal = instead(transformer, "_detect_is_causal_mask", lambda mask, hint, size: hint is True)
-    with instead(CheckpointFunction, "apply", apply), checks, causal:
+    places = instead(Tensor, "fill_diagonal_", diagonal)  # torch's own asks how it lies in memory
+    with instead(CheckpointFunction, "apply", apply), checks, causal, places:
         yield
 
 

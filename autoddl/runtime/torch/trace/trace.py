@@ -18,6 +18,7 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
+from ....graph.aten import called, handled
 from ....graph.aten.table import arguments
 from ....graph.builder import Follows, Ref, Unknown
 from ....graph.graph import Graph
@@ -27,7 +28,7 @@ from ...calling import Calling
 from ...traced import OpaqueCall, Traced, first_names, state_keys, with_hints
 from ...tracing.checks import changing, check_reached, check_ready, no_rule, no_values, not_followed
 from ...tracing.modes import join
-from .aten import HANDLERS, handled
+from . import attention as attention
 from .constants import computed, dtype_name, is_known
 from .emit import Emitter
 from .exported import LOSS, MODEL, LossFn, Whole, export
@@ -252,8 +253,9 @@ class _Reader:
         if spec.kind is InputKind.TOKEN:
             self.known[node] = None
             return 0
-        if spec.kind is InputKind.CONSTANT_TENSOR:
-            self.known[node] = self.program.constants[spec.target]
+        held = self.program.constants.get(spec.target)  # buffers that are not saved, too
+        if spec.kind is InputKind.CONSTANT_TENSOR or held is not None and held.is_complex():
+            self.known[node] = held
             return 0
         path, own = self.names[str(spec.target)], self.parameters.get(str(spec.target))
         trains = own is not None and own.requires_grad
@@ -342,9 +344,8 @@ class _Reader:
         if chosen is None:
             raise self._refusal(node, str(node.target))
         try:
-            self.known[node] = HANDLERS[chosen](
-                self.emitter, {**given, "name": chosen, "out": self._out(value)}
-            )
+            given |= {"name": chosen, "out": self._out(value)}
+            self.known[node] = called(self.emitter, given)
         except Follows:
             raise
         except Unknown as error:

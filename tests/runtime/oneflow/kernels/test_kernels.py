@@ -13,7 +13,7 @@ from tests.runtime.random_plans import cluster_of, random_plan
 
 CLUSTER = cluster_of(1, 1)
 UNUSED = np.zeros(17, np.int64)  # a model has an input, and no batch here
-PYTORCH = {"batched"}  # what OneFlow has no functions for
+PYTORCH = {"batched", "fft"}  # what OneFlow has no functions for
 SOURCES = {"input", "param", "buffer", "loss", "stage_input", "stage_output"}
 # proven elsewhere: they need a module's state, or randomness
 ELSEWHERE = {

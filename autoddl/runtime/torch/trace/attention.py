@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from .....graph.aten.product import dropping
-from .....graph.aten.table import Args, aten
-from .....graph.builder import Ref, Unknown
-from ..constants import Varying
-from ..emit import Emitter
+from ....graph.aten.product import dropping
+from ....graph.aten.table import Args, aten
+from ....graph.builder import Ref, Unknown
+from .constants import Varying
+from .emit import Emitter
 
 
 @aten("scaled_dot_product_attention")
