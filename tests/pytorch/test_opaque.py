@@ -5,9 +5,11 @@ import torch
 from torch import nn
 
 from autoddl import batchwise, opaque
+from autoddl.runtime.torch.framework import build_trainer
 from autoddl.runtime.torch.trace.opaque import as_kernel
 from autoddl.runtime.torch.trace.trace import trace_with_state
 from tests.pytorch.models import Decides, Rounds, Spectrum, build
+from tests.runtime.random_plans import cluster_of, random_plan
 
 ROWS, WIDTH = 8, 12
 
@@ -39,7 +41,12 @@ def test_parameters_and_buffers_are_inputs_and_rows_follow_the_batch():
     assert all(not m.__dict__.keys() & {"_call_impl", "forward"} for m in model.modules())
 
 
-@pytest.mark.parametrize("make", [lambda: Decides(WIDTH), lambda: Spectrum(WIDTH), Rounds])
+class Factors(nn.Module):
+    def forward(self, x):
+        return torch.linalg.lu_factor(x.reshape(-1, 3, 4)).LU.flatten(1)
+
+
+@pytest.mark.parametrize("make", [lambda: Decides(WIDTH), Factors, Rounds])
 def test_what_is_refused_names_the_way_out(make):
     with pytest.raises(
         ValueError, match=r"autoddl\.batchwise\(module\).*autoddl\.opaque\(module\)"
@@ -147,6 +154,25 @@ def leaking():
 def test_what_other_devices_would_not_compute_alike_is_refused(make, words):
     with pytest.raises(ValueError, match=words):
         traced(make())
+
+
+def test_running_statistics_move_as_in_torch():
+    """Whose kernels tell no version of them; and those of all batches have no other way."""
+    torch.manual_seed(0)
+    norm, x = nn.BatchNorm1d(WIDTH, momentum=None), torch.randn(ROWS, WIDTH)
+    with pytest.raises(ValueError, match=r"1 \(BatchNorm1d\) has momentum=None.*autoddl\.opaque"):
+        traced(norm)
+    model, loss = nn.Sequential(nn.Linear(WIDTH, WIDTH), opaque(norm)), nn.MSELoss()
+    found = trace_with_state(model, x, x, loss=loss)
+    plan = random_plan(found.graph, cluster_of(1, 1), 0)
+    trainer = build_trainer(found, plan, lambda p: torch.optim.SGD(p, lr=0.0))
+    for scale in (1, 3):
+        trainer.step(scale * x, x)
+    state = trainer.state_dict()
+    for scale in (1, 3):
+        model(scale * x)
+    for name, wanted in model.state_dict().items():
+        assert torch.allclose(state[name], wanted), name
 
 
 def test_a_model_without_memory_may_have_those_that_look_at_no_values():

@@ -25,6 +25,15 @@ def check_ready(model: Any) -> None:
                 f"{name.removeprefix('model.')} has no shape yet, as it is a lazy module's: call "
                 "the model once on the example, then plan it"
             )
+    for path, module in model.named_modules():
+        counts = getattr(module, "num_batches_tracked", None) is not None
+        held = any(f"{path}.".startswith(f"{outer}.") for outer in opaque_modules(model))
+        if counts and getattr(module, "momentum", 0) is None and not held:
+            raise ValueError(
+                f"{path.removeprefix('model.')} ({type(module).__name__}) has momentum=None: its "
+                "running statistics are means of all batches so far; give it a momentum, or let it "
+                "run as it is on the whole batch: autoddl.opaque(module)"
+            )
     _check_hooks(model)
 
 
@@ -69,7 +78,7 @@ def check_rows(module: object, path: str, given: Sequence[Tensor], made: Sequenc
 
 
 def check_changes(
-    module: object,
+    module: Any,
     path: str,
     buffers: Mapping[str, Tensor],
     now: Mapping[str, Tensor],
@@ -79,6 +88,7 @@ def check_changes(
 
     now: the buffers after the call; changed: names of parameters, buffers and arguments
     """
+    changed = changed | _moving(module)
     assigned = {n for n, x in now.items() if x is not buffers.get(n)}
     wrong = assigned or changed - buffers.keys() or (changed if is_batchwise(module) else ())
     for name in sorted(wrong):
@@ -87,6 +97,16 @@ def check_changes(
             f"{path} changes {name} in its forward pass, which other devices would not see; "
             + (way if {*wrong} <= buffers.keys() - assigned else "change buffers in place alone")
         )
+
+
+def _moving(module: Any) -> set[str]:
+    """The running statistics that layers in it move, which their tensors do not tell."""
+    found = set()
+    for path, layer in module.named_modules():
+        if layer.training and getattr(layer, "track_running_stats", False):
+            names = (n for n, x in layer.named_buffers(recurse=False) if x is not None)
+            found.update(f"{path}.{n}" if path else n for n in names)
+    return found
 
 
 def changing(what: str, name: str) -> ValueError:

@@ -84,7 +84,8 @@ def opaque(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]
     first = len(inputs) - attrs["num_buffers"]
     given = [*inputs[:first], *(x.clone() for x in inputs[first:])]
     found = run_opaque(ctx, given)
-    ctx.updates.update({n: x for n, x in enumerate(given) if n >= first and x._version})
+    moved = ctx.state.training and not attrs["batchwise"]  # BatchNorm tells no version that it has
+    ctx.updates.update({n: x for n, x in enumerate(given) if n >= first and (moved or x._version)})
     return [y.view_as(y) if any(y is x for x in given) else y for y in found]
 
 

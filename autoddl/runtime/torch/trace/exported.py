@@ -161,10 +161,8 @@ def plain_calls() -> Iterator[None]:
             return function(*args)
 
     def diagonal(x: Tensor, value: float, wrap: bool = False) -> Tensor:
-        if x.ndim > 2 or wrap and len(x) > x.shape[1]:
-            return fill(x, value, wrap)
-        x.diagonal().fill_(value)
-        return x
+        whole = x.ndim == 2 and not wrap
+        return (x.diagonal().fill_(value), x)[1] if whole else fill(x, value, wrap)
 
     fill = Tensor.fill_diagonal_
     checks = instead(Distribution, "_validate_args", False)
