@@ -133,8 +133,8 @@ class BaselinePricer:
     def nearest(self) -> Baseline | None:
         """The fastest of all families; None if none fits.
 
-        A family that cannot be faster than those before it is not priced, which takes a third of
-        the time of `all` for ViT with 12 layers on 8 hosts of two kinds.
+        A family that cannot be faster than those before it is not priced: 0.2 to 0.7 of the time of
+        `all` for ViT, BERT and GPT-3 175B on hosts of two kinds, with overlap.
         """
         known: Baseline | None = None
         for family in self._tried if self._mesh.num_axes else ():
