@@ -45,7 +45,8 @@ from ..search.budget import FIRST_PART, Budget, Deadline
 from ..search.elimination import eliminate
 from ..search.lagrangian import free_bound, light_choices
 from ..search.problem import Choice, SearchResult
-from .baselines.pricing import Baseline, BaselinePricer, Schemes, cost_to_beat, tried_again
+from .baselines.beside import Schemes, cost_to_beat
+from .baselines.pricing import Baseline, BaselinePricer, tried_again
 from .batches import Batches, overlapped
 from .estimate import Estimator
 from .fit_in_memory import FittedSearch
@@ -195,7 +196,8 @@ def _pricer(
     if not options.baselines:
         return None
     again = tried_again(batches.blocks, options.checkpointing)
-    return BaselinePricer(micro, batches.counts, model, options.seed, again)
+    prices = batches.estimator.prices
+    return BaselinePricer(micro, batches.counts, model, options.seed, again, prices=prices)
 
 
 def plan_hinted(

@@ -86,11 +86,11 @@ def test_it_ends_the_pricing_of_known_schemes(monkeypatch):
     priced: list[str] = []
     best = BaselinePricer._best
 
-    def slow(self, family, tried, known):
+    def slow(self, family, tried):
         priced.append(family.name)
         if len(priced) == 2:
             ended_by_ctrl_c(monkeypatch)
-        return best(self, family, tried, known)
+        return best(self, family, tried)
 
     monkeypatch.setattr(BaselinePricer, "_best", slow)
     plan = find_plan(GRAPH, WHERE, PlanOptions(micro_batches=2))

@@ -19,6 +19,7 @@ that are planned in half a second, mostly in NumPy's overhead for small arrays.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from ...graph.regions import Blocks
 from ...plans.format import before, more
 from ...plans.stage import PlannedBaseline
 from ...sbp.mesh import Mesh
+from ...sbp.redistribute import PathTable
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget
 from ...search.lagrangian import free_choice, may_fit, score_bound
@@ -101,7 +103,7 @@ class BaselinePricer:
     counts: numbers of micro-batches to try, ascending
     again: what is run again, one or the other; the names are the same at any number
     families: what to try; () for all that are known for such a model
-    below_s: with several micro-batches in flight, what takes as long is of no use
+    prices: redistributions that have been priced on the mesh
     """
 
     micro: MicroBatches
@@ -110,24 +112,20 @@ class BaselinePricer:
     seed: int = 0
     again: Sequence[Blocks] = ((),)
     families: Sequence[Family] = ()
-    below_s: float = math.inf
+    prices: PairPrices | None = None
 
-    def all(self, known: Sequence[Baseline] = ()) -> tuple[Baseline, ...]:
-        """Every family at its best, in their order; none on one device.
+    def all(self) -> tuple[Baseline, ...]:
+        """Every family at its best, in their order; none on one device."""
+        return tuple(self.each())
 
-        known: the same otherwise, which stand where nothing is faster
-        """
-        return tuple(self.each(known))
-
-    def each(self, known: Sequence[Baseline] = ()) -> Iterator[Baseline]:
+    def each(self) -> Iterator[Baseline]:
         """`all`, one after the other."""
         tried = self._tried if self._mesh.num_axes else ()
-        others = {other.record.name: other for other in known}
         for number, family in enumerate(tried):
             found = variants(family, self._mesh)
             if found:
                 with before(more(len(tried) - 1 - number, "known scheme")):
-                    best = self._best(family, found, others.get(family.name))
+                    best = self._best(family, found)
                 yield best
 
     def nearest(self) -> Baseline | None:
@@ -143,6 +141,61 @@ class BaselinePricer:
                 best = self._best(family, found, known)
                 known = best if best.found is not None else known
         return known
+
+    def in_turns(self, known: Sequence[Baseline], below_s: float) -> tuple[Baseline, ...]:
+        """What `all` gave, or the same with two micro-batches in flight where that is faster.
+
+        below_s: what takes as long whatever its turns is not looked at
+        """
+        micro, counts = self.micro.in_turns(MOST_IN_FLIGHT), even(self.counts)
+        turned = replace(self, micro=micro, counts=counts)
+        for name in ("_topologies", "_prices", "_letters", "_rows"):
+            turned.__dict__[name] = getattr(self, name)
+        families = {family.name: family for family in self._tried}
+        found: list[Baseline] = []
+        for number, one in enumerate(known):
+            with before(more(len(known) - 1 - number, "known scheme")):
+                found.append(turned._turned(families[one.record.name], one, below_s) or one)
+        return tuple(found)
+
+    def _turned(self, family: Family, known: Baseline, below_s: float) -> Baseline | None:
+        """A family with several micro-batches in flight, if that is faster than as it is known.
+
+        Of its ways it is the first such one, and those that take least whatever the turns are come
+        first, as turns take long to find.
+        """
+        if known.found is None:  # nor does more in flight fit
+            return None
+        most_s = self._serial_s(family, known.found)
+        every = (self._ways(variants(family, self._mesh), blocks) for blocks in self.again)
+        queue: list[tuple[float, int, Sequence[_Way], Candidate]] = []
+
+        def offer(number: int, ways: Sequence[_Way]) -> None:
+            while ways and self._computing_s(ways[0]) < known.seconds:
+                if self._bound(ways[0]) >= most_s:
+                    return
+                tables = self._of_variant(ways[0])
+                result = self._searches.search(tables.problem, math.inf)
+                self._searches.check_interrupted()
+                if result is not None:
+                    found = Candidate(tables, result, self._paths)
+                    least_s = least_in_flight_s(found.one_by_one, tables.micro_batches)
+                    if least_s < min(known.seconds, below_s):
+                        heapq.heappush(queue, (least_s, number, ways, found))
+                    return
+                ways = self._divided_ways(ways[1:])
+
+        for number, ways in enumerate(itertools.chain.from_iterable(every)):
+            offer(number, ways)
+        while queue:
+            _, number, ways, found = heapq.heappop(queue)
+            if found.fits_with(replace(found.tables.again, in_flight=1)):
+                if found.least_s >= known.seconds:
+                    continue
+                if found.fits and found.step_s < known.seconds:
+                    return self._recorded(ways[0], found)
+            offer(number, self._divided_ways(ways[1:]))
+        return None
 
     def smallest(self, below_bytes: float) -> Baseline | None:
         """What needs the least, by lower and lower limits, if that is below so many bytes.
@@ -160,7 +213,9 @@ class BaselinePricer:
             below_bytes = min(needed)
             least = needed[below_bytes]
 
-    def _best(self, family: Family, tried: Sequence[Variant], known: Baseline | None) -> Baseline:
+    def _best(
+        self, family: Family, tried: Sequence[Variant], known: Baseline | None = None
+    ) -> Baseline:
         """Running blocks again is tried where without it more micro-batches are needed."""
         topologies = self._ways(tried, self.again[0])
         best: _Planned | None = None
@@ -198,16 +253,20 @@ class BaselinePricer:
         """The fastest of the topologies' first ways whose fullest moment keeps to the limit.
 
         Where a way does not, the topology's next one counts, which costs no less, memory ignored.
-        None if nothing fits, or is faster than the one that is known.
+        None if nothing fits, or is faster than what is known.
         """
-        queue = [(self._bound(ways[0]), number, ways) for number, ways in enumerate(topologies)]
+        queue = [(self._computing_s(ways[0]), n, ways, False) for n, ways in enumerate(topologies)]
         heapq.heapify(queue)
         best: _Planned | None = None
         fastest = known and known.found
         while queue:
             fastest_s = math.inf if fastest is None else fastest.step_s
             beat_s = fastest_s if fastest is None else self._serial_s(family, fastest)
-            bound_s, number, ways = heapq.heappop(queue)
+            bound_s, number, ways, is_priced = heapq.heappop(queue)
+            if not is_priced:
+                if bound_s < fastest_s:
+                    heapq.heappush(queue, (self._bound(ways[0]), number, ways, True))
+                continue
             if bound_s * (1 + _GAP) >= beat_s:
                 break
             tables = self._of_variant(ways[0])
@@ -215,15 +274,15 @@ class BaselinePricer:
             self._searches.check_interrupted()
             if result is None and beat_s < math.inf and may_fit(tables.problem):
                 continue  # there are plans, but none as fast
-            found = result and Candidate(tables, result, self._looker.prices.paths)
+            found = result and Candidate(tables, result, self._paths)
             if found is not None and self._is_of_no_use(found, fastest_s):
                 continue
             found = found and self._within_limit(found)
-            if found is not None and found.step_s < fastest_s:
+            if found is not None and found.least_s < fastest_s and found.step_s < fastest_s:
                 fastest, best = found, (ways[0], found)
             rest = self._divided_ways(ways[1:]) if found is None else ()
             if rest:
-                heapq.heappush(queue, (bound_s, number, rest))
+                heapq.heappush(queue, (bound_s, number, rest, True))
         return best
 
     def _may_beat(self, family: Family, tried: Sequence[Variant], known: Baseline) -> bool:
@@ -246,8 +305,7 @@ class BaselinePricer:
         """Whether with several micro-batches in flight it is too slow whatever their turns are."""
         if found.tables.again.in_flight == 1:
             return False
-        least_s = least_in_flight_s(found.one_by_one, found.tables.micro_batches)
-        return least_s >= min(beat_s, self.below_s)
+        return least_in_flight_s(found.one_by_one, found.tables.micro_batches) >= beat_s
 
     def _within_limit(self, found: Candidate) -> Candidate | None:
         """What was found, or what fits instead.
@@ -309,6 +367,9 @@ class BaselinePricer:
         self._restricted[way] = replace(tables, problem=replace(tables.problem, free=free))
         return score_bound(tables.problem, free, 0.0)
 
+    def _computing_s(self, way: _Way) -> float:
+        return self._tables(way.parts, way.blocks).computing_s(way.variant)
+
     def _of_variant(self, way: _Way) -> Tables:
         if way not in self._restricted:
             tables = self._tables(way.parts, way.blocks)
@@ -336,8 +397,12 @@ class BaselinePricer:
     @cached_property
     def _looker(self) -> Estimator:
         comm = self.model.comm
-        prices = PairPrices(comm.mesh, comm.price, comm.collectives)
+        prices = self.prices or PairPrices(comm.mesh, comm.price, comm.collectives)
         return Estimator(self.micro, self.model, WHOLE_SPACE, prices)
+
+    @property
+    def _paths(self) -> PathTable:
+        return self._looker.prices.paths
 
     @cached_property
     def _searches(self) -> FittedSearch:
@@ -373,53 +438,3 @@ class BaselinePricer:
     def _rows(self) -> dict[int, dict[str, GroupRows]]:
         """Number of micro-batches -> the strategies of the groups, whatever is run again."""
         return {}
-
-
-@dataclass(frozen=True)
-class Schemes:
-    """The known schemes beside a plan, not yet priced.
-
-    plan: None if nothing was found; tries_two: micro-batches in flight, too, where that may be
-          faster than the plan
-    """
-
-    pricer: BaselinePricer
-    plan: Candidate | None
-    tries_two: bool
-
-    def all(self) -> tuple[tuple[Baseline, ...], Candidate | None]:
-        """The schemes, and the plan: after Ctrl-C none, if there is a plan."""
-        try:
-            rivals = self.pricer.all()
-            if rivals and self.tries_two:
-                rivals = self._two(self.pricer.families).all(rivals)
-        except KeyboardInterrupt:
-            if self.plan is None:
-                raise
-            return (), self.plan.ended("interrupted")
-        return rivals, self.plan
-
-    def nearest(self) -> Baseline | None:
-        """The fastest of the schemes, if one fits; it alone with two micro-batches in flight."""
-        found = self.pricer.nearest()
-        if found is None or not self.tries_two:
-            return found
-        families = families_of(self.pricer.micro.whole)
-        own = [family for family in families if family.name == found.record.name]
-        (found,) = self._two(own).all([found])
-        return found
-
-    def _two(self, families: Sequence[Family]) -> BaselinePricer:
-        """Of two micro-batches in flight."""
-        turns, counts = self.pricer.micro.in_turns(MOST_IN_FLIGHT), even(self.pricer.counts)
-        below_s = cost_to_beat(self.plan)
-        return replace(self.pricer, micro=turns, counts=counts, families=families, below_s=below_s)
-
-    def on(self, model: CostModel) -> Schemes:
-        """The same beside a plan that is not on their cluster."""
-        return replace(self, pricer=replace(self.pricer, model=model))
-
-
-def cost_to_beat(found: Candidate | None) -> float:
-    """What a scheme must cost less than; tables in single precision leave a relative error."""
-    return math.inf if found is None else found.step_s * (1 - 1e-6)

@@ -28,8 +28,9 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from ...cost.exchange import Buckets
 from .orders import Turns, num_strands
@@ -49,20 +50,21 @@ Point = tuple[int, int]  # how many tasks of each strand are done
 Strand = Sequence[tuple[int, float]]  # (queues that it holds, as bits, and seconds) of each task
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """A task of a strand; it is alone if the strand's next one cannot wait for another strand."""
+class _Piece(NamedTuple):
+    """A task of a strand."""
 
     cause: Cause
     operator: str
     seconds: float
-    is_alone: bool = False
+    queues: int
 
-    @property
-    def queues(self) -> int:
-        if self.cause in COMPUTING:
-            return _COMPUTE
-        return _COMPUTE | _COMMUNICATE if self.is_alone else _COMMUNICATE
+    @staticmethod
+    def of(cause: Cause, operator: str, seconds: float, is_alone: bool = False) -> _Piece:
+        """is_alone: the strand's next one cannot wait for another strand."""
+        if cause in COMPUTING:
+            return _Piece(cause, operator, seconds, _COMPUTE)
+        queues = _COMPUTE | _COMMUNICATE if is_alone else _COMMUNICATE
+        return _Piece(cause, operator, seconds, queues)
 
 
 @dataclass(frozen=True)
@@ -155,21 +157,19 @@ class _Making:
         """The micro-batches from `first` on, in turns."""
         width = num_strands(self.maker.turns)
         at, last, computed = [0] * width, [-1] * width, [-1] * width
-        count = len(self.maker.operators)
+        count, pieces, tasks = len(self.maker.operators), self.maker.pieces, self.tasks
         for strand, to in self.maker.turns:
             micro_batch = first + strand
             for position in range(at[strand], to):
-                for piece in self.maker.pieces[position]:
+                for cause, name, seconds, queues in pieces[position]:
                     before = max(last[strand], 0)
                     # what holds both queues comes after all that is in them anyway
-                    holds_both = piece.queues == _COMPUTE | _COMMUNICATE
-                    needs = () if holds_both or not self.tasks else (before,)
-                    last[strand] = len(self.tasks)
-                    if piece.cause in COMPUTING:
+                    holds_both = queues == _COMPUTE | _COMMUNICATE
+                    needs = () if holds_both or not tasks else (before,)
+                    last[strand] = len(tasks)
+                    if queues == _COMPUTE:
                         computed[strand] = last[strand]
-                    self.tasks.append(
-                        StepTask(piece.cause, piece.operator, piece.seconds, micro_batch, (), needs)
-                    )
+                    tasks.append(StepTask(cause, name, seconds, micro_batch, (), needs))
                 back = position + 1 - 2 * count
                 if back > 0 and back % 2 == 0:
                     is_made = is_last and strand == width - 1
@@ -212,10 +212,10 @@ def pieces_of(maker: StepMaker) -> tuple[tuple[_Piece, ...], ...]:
     found: list[tuple[_Piece, ...]] = []
     for own in maker.operators:
         name = own.op.name
-        brought = [_Piece("gather", name, s) for s in own.again]
-        brought += [_Piece("collective", name, s) for s in own.arrive]
-        inside = _Piece("collective", name, own.inner[0], is_alone=True)
-        found += [tuple(brought), (_Piece("forward", name, own.forward_s), inside)]
+        brought = [_Piece.of("gather", name, s) for s in own.again]
+        brought += [_Piece.of("collective", name, s) for s in own.arrive]
+        inside = _Piece.of("collective", name, own.inner[0], is_alone=True)
+        found += [tuple(brought), (_Piece.of("forward", name, own.forward_s), inside)]
     forward = list(found)
     again, rerun = maker.again.block_of, set[int]()
     numbers = range(len(maker.operators))
@@ -229,11 +229,11 @@ def pieces_of(maker: StepMaker) -> tuple[tuple[_Piece, ...], ...]:
             for inside in numbers:
                 if again.get(maker.operators[inside].op.name) == block:
                     pieces += [*forward[2 * inside], *forward[2 * inside + 1]]
-        pieces += [_Piece("gather", name, s) for s in own.again]
-        pieces.append(_Piece("backward", name, own.backward_s))
-        pieces.append(_Piece("collective", name, own.inner[1]))
-        alone = tuple(replace(piece, is_alone=True) for piece in pieces)
-        found += [alone, tuple(_Piece("collective", name, s) for s in own.return_)]
+        pieces += [_Piece.of("gather", name, s) for s in own.again]
+        pieces.append(_Piece.of("backward", name, own.backward_s))
+        pieces.append(_Piece.of("collective", name, own.inner[1]))
+        alone = tuple(_Piece.of(p.cause, p.operator, p.seconds, is_alone=True) for p in pieces)
+        found += [alone, tuple(_Piece.of("collective", name, s) for s in own.return_)]
     return tuple(tuple(piece for piece in pieces if piece.seconds) for pieces in found)
 
 
@@ -347,11 +347,17 @@ def _shortest(
         for i, j in ways_on(x, y):
             right, up = one_ends[i] - one_ends[x], other_ends[j] - other_ends[y]
             # of paths as long, one with a strand far ahead: an MLP's plan in 3.5 MB takes 4 % less
-            there_s, is_mirrored = max(right, up) - done_s, mirrors and i > j
-            target = j * width + i if is_mirrored else i * width + j
+            there_s = (right if right > up else up) - done_s
+            is_mirrored = mirrors and i > j
+            if is_mirrored:
+                i, j = j, i
+            target = i * width + j
             if there_s < reached.get(target, math.inf):
                 reached[target], before[target] = there_s, (point, is_mirrored)
-                heapq.heappush(queue, (least_s(target), -there_s, target))
+                # `least_s` of it: calls would be a third of the whole
+                (a, b), (c, d) = one_left[i], other_left[j]
+                left_s = a + c if a + c > b + d else b + d
+                heapq.heappush(queue, (there_s + (1 + slack) * left_s, -there_s, target))
     back: list[tuple[int, bool]] = []
     point = goal
     while point:

@@ -74,13 +74,13 @@ def run(
     starts: list[float] = []
     ends: list[float] = []
     for number, task in enumerate(tasks):
-        if any(need >= number for need in task.needs):
-            raise ValueError(f"task {number} needs {max(task.needs)}, which does not come before")
-        start = max(
-            *(free.get(queue, 0.0) for queue in task.queues),
-            *(ends[need] for need in task.needs),
-            0.0,
-        )
+        start = 0.0
+        for queue in task.queues:
+            start = max(start, free.get(queue, 0.0))
+        for need in task.needs:
+            if need >= number:
+                raise ValueError(f"task {number} needs {need}, which does not come before")
+            start = max(start, ends[need])
         starts.append(start)
         ends.append(start + task.seconds)
         for queue in task.queues:
