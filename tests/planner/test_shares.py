@@ -248,9 +248,9 @@ def test_known_schemes_are_priced_at_the_best_shares_alone(monkeypatch):
     priced: list[tuple[int, ...]] = []
     every = BaselinePricer.all
 
-    def counted(pricer, known=()):
+    def counted(pricer):
         priced.append(pricer.model.cluster.shares)
-        return every(pricer, known)
+        return every(pricer)
 
     monkeypatch.setattr(BaselinePricer, "all", counted)
     where = unlike(link=10.0)
