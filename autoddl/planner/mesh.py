@@ -45,8 +45,8 @@ from ..search.budget import FIRST_PART, Budget, Deadline
 from ..search.elimination import eliminate
 from ..search.lagrangian import free_bound, light_choices
 from ..search.problem import Choice, SearchResult
-from .baselines.beside import Schemes, cost_to_beat
-from .baselines.pricing import Baseline, BaselinePricer, tried_again
+from .baselines.families import tried_again
+from .baselines.pricing import Baseline, BaselinePricer, Schemes, cost_to_beat
 from .batches import Batches, overlapped
 from .estimate import Estimator
 from .fit_in_memory import FittedSearch

@@ -29,7 +29,7 @@ from ..plans.plan import Plan
 from ..plans.stage import PlannedBaseline
 from ..search.budget import FIRST_PART, Deadline, Ended
 from .asked import check_no_stages, cost_model, micro_batch_counts, prepared, with_hints_of
-from .baselines.beside import Schemes
+from .baselines.pricing import Schemes
 from .mesh import MeshPlan, plan_hinted, plan_mesh, with_schemes
 from .options import DEFAULTS, INTERLEAVED, PlanOptions
 from .shares import (

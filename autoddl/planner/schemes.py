@@ -14,9 +14,9 @@ from ..graph.regions import repeated_blocks
 from ..plans.plan import Plan
 from ..plans.stage import PlannedBaseline
 from .asked import cost_model, micro_batch_counts, prepared
-from .baselines.families import families_of
+from .baselines.families import families_of, tried_again
 from .baselines.hap import hap_rules
-from .baselines.pricing import BaselinePricer, tried_again
+from .baselines.pricing import BaselinePricer
 from .baselines.splits import splits
 from .mesh import write_stage
 from .options import DEFAULTS, PlanOptions

@@ -4,8 +4,8 @@
 finds each family's best topology (`families.py`) by the ordinary search, on tables of all schemes.
 """
 
-from .families import FAMILIES, Family, Variant, variants
-from .pricing import Baseline, BaselinePricer, tried_again
+from .families import FAMILIES, Family, Variant, tried_again, variants
+from .pricing import Baseline, BaselinePricer
 from .spaces import LETTERS, Chosen, chosen, data_parallel, forced, megatron
 
 __all__ = [

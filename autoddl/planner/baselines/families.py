@@ -38,8 +38,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ...cost.recompute import Checkpointing
 from ...graph import demands
 from ...graph.graph import SOURCE_KINDS, Graph, Op
+from ...graph.regions import Blocks
+from ...plans.schedule.step import StepMaker
 from ...plans.stage import Split
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp, Placement
@@ -143,6 +146,13 @@ class Family:
     split_stored: bool
     axes_names: tuple[str, str] = ("data", "tensor")
 
+    def most_hidden_s(self, maker: StepMaker) -> float:
+        """Beside the last backward pass gradients travel; beside all others what is gathered."""
+        if not self.split_stored:
+            return maker.backward_s
+        forward_s = sum(own.forward_s for own in maker.operators)
+        return maker.micro_batches * (maker.backward_s + forward_s)
+
 
 FAMILIES = (
     Family("data parallel", None, False),
@@ -175,6 +185,22 @@ class Variant:
         names = self.family.axes_names
         words = [names[axis in self.tensor_axes] for axis in range(mesh.num_axes)]
         return str(Split.of(words, mesh, names))
+
+
+@dataclass(frozen=True)
+class Way:
+    """A topology in `parts` micro-batches with `blocks` run again."""
+
+    variant: Variant
+    parts: int
+    blocks: Blocks
+
+
+def tried_again(blocks: Blocks, checkpointing: Checkpointing) -> tuple[Blocks, ...]:
+    """What a pricer tries to run again: nothing, or all of `blocks`, or one and the other."""
+    if not blocks or checkpointing == "none":
+        return ((),)
+    return (blocks,) if checkpointing == "all" else ((), blocks)
 
 
 def variants(family: Family, mesh: Mesh) -> tuple[Variant, ...]:

@@ -9,11 +9,6 @@ the model's repeated blocks run again before their backward pass, and the faster
 
 Of a family's topologies the one whose lower bound (memory ignored) is the least is searched first,
 and those whose bounds are above the best plan found are not searched at all.
-
-The tables are of all schemes at once (`tables.py`). A scheme could instead be planned by the
-ordinary tables on a mesh whose axes of one kind are merged into one. That gives the same records,
-but tables for each of about twenty topologies take three to five times as long as these, on models
-that are planned in half a second, mostly in NumPy's overhead for small arrays.
 """
 
 from __future__ import annotations
@@ -26,12 +21,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...cost.model import CostModel
-from ...cost.recompute import Checkpointing
 from ...graph.regions import Blocks
 from ...plans.format import before, more
 from ...plans.stage import PlannedBaseline
 from ...sbp.mesh import Mesh
-from ...sbp.redistribute import PathTable
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget
 from ...search.lagrangian import free_choice, may_fit, score_bound
@@ -45,7 +38,7 @@ from ..tables.groups import MicroBatches
 from ..tables.pair_prices import PairPrices
 from ..tables.tables import Tables
 from .coarse import CoarsePrices
-from .families import Family, Variant, families_of, variants
+from .families import Family, Variant, Way, families_of, variants
 from .tables import GroupRows, SchemeTables, least_memories
 
 # Above a scheme's optimum at most: a difference that no measurement would show. 0, half and twice
@@ -69,31 +62,7 @@ class Baseline:
         return math.inf if self.found is None else self.found.step_s
 
 
-def tried_again(blocks: Blocks, checkpointing: Checkpointing) -> tuple[Blocks, ...]:
-    """What a pricer tries to run again: nothing, or all of `blocks`, or one and the other."""
-    if not blocks or checkpointing == "none":
-        return ((),)
-    return (blocks,) if checkpointing == "all" else ((), blocks)
-
-
-@dataclass(frozen=True)
-class _Way:
-    """A topology in `parts` micro-batches with `blocks` run again."""
-
-    variant: Variant
-    parts: int
-    blocks: Blocks
-
-
-_Planned = tuple[_Way, Candidate]
-
-
-def _most_hidden_s(family: Family, found: Candidate) -> float:
-    """Beside the last backward pass gradients travel; beside all others what is gathered."""
-    maker, parts = found.one_by_one, found.tables.micro_batches
-    if not family.split_stored:
-        return maker.backward_s
-    return parts * (maker.backward_s + sum(own.forward_s for own in maker.operators))
+_Planned = tuple[Way, Candidate]
 
 
 @dataclass(frozen=True)
@@ -168,9 +137,9 @@ class BaselinePricer:
             return None
         most_s = self._serial_s(family, known.found)
         every = (self._ways(variants(family, self._mesh), blocks) for blocks in self.again)
-        queue: list[tuple[float, int, Sequence[_Way], Candidate]] = []
+        queue: list[tuple[float, int, Sequence[Way], Candidate]] = []
 
-        def offer(number: int, ways: Sequence[_Way]) -> None:
+        def offer(number: int, ways: Sequence[Way]) -> None:
             while ways and self._computing_s(ways[0]) < known.seconds:
                 if self._bound(ways[0]) >= most_s:
                     return
@@ -178,7 +147,7 @@ class BaselinePricer:
                 result = self._searches.search(tables.problem, math.inf)
                 self._searches.check_interrupted()
                 if result is not None:
-                    found = Candidate(tables, result, self._paths)
+                    found = Candidate(tables, result, self._looker.prices.paths)
                     least_s = least_in_flight_s(found.one_by_one, tables.micro_batches)
                     if least_s < min(known.seconds, below_s):
                         heapq.heappush(queue, (least_s, number, ways, found))
@@ -227,7 +196,7 @@ class BaselinePricer:
                 best = self._fastest(family, topologies, known)
         return (known or self._too_large(family, tried)) if best is None else self._recorded(*best)
 
-    def _ways(self, tried: Sequence[Variant], blocks: Blocks) -> list[Sequence[_Way]]:
+    def _ways(self, tried: Sequence[Variant], blocks: Blocks) -> list[Sequence[Way]]:
         """For each topology that divides the batch, the numbers of micro-batches that may fit."""
         limit, every = self.model.limit_bytes, []
         for variant in tried:
@@ -238,17 +207,17 @@ class BaselinePricer:
             if least_memories(first, counts[:1], variant)[0] > limit:
                 needed = least_memories(self._known(blocks)[: len(counts)], counts, variant)
                 counts = tuple(n for n, size in zip(counts, needed, strict=True) if size <= limit)
-            every.append(self._divided_ways([_Way(variant, parts, blocks) for parts in counts]))
+            every.append(self._divided_ways([Way(variant, parts, blocks) for parts in counts]))
         return [ways for ways in every if ways]
 
-    def _divided_ways(self, ways: Sequence[_Way]) -> Sequence[_Way]:
+    def _divided_ways(self, ways: Sequence[Way]) -> Sequence[Way]:
         """The ways without those at the start whose data axes do not divide all operators."""
         while ways and not self._tables(ways[0].parts, ways[0].blocks).divides(ways[0].variant):
             ways = ways[1:]
         return ways
 
     def _fastest(
-        self, family: Family, topologies: Sequence[Sequence[_Way]], known: Baseline | None
+        self, family: Family, topologies: Sequence[Sequence[Way]], known: Baseline | None
     ) -> _Planned | None:
         """The fastest of the topologies' first ways whose fullest moment keeps to the limit.
 
@@ -274,7 +243,7 @@ class BaselinePricer:
             self._searches.check_interrupted()
             if result is None and beat_s < math.inf and may_fit(tables.problem):
                 continue  # there are plans, but none as fast
-            found = result and Candidate(tables, result, self._paths)
+            found = result and Candidate(tables, result, self._looker.prices.paths)
             if found is not None and self._is_of_no_use(found, fastest_s):
                 continue
             found = found and self._within_limit(found)
@@ -290,7 +259,7 @@ class BaselinePricer:
         if known.found is None:
             return True
         beat_s = self._serial_s(family, known.found)
-        every = ([_Way(v, parts, self.again[0]) for parts in self._divided(v)] for v in tried)
+        every = ([Way(v, parts, self.again[0]) for parts in self._divided(v)] for v in tried)
         firsts = (ways[0] for ways in map(self._divided_ways, every) if ways)
         return any(self._bound(way) * (1 + _GAP) < beat_s for way in firsts)
 
@@ -299,7 +268,8 @@ class BaselinePricer:
 
         No topology hides more than it computes, and all divide computation alike.
         """
-        return found.step_s + (_most_hidden_s(family, found) if self.model.overlap else 0.0)
+        hidden_s = family.most_hidden_s(found.one_by_one) if self.model.overlap else 0.0
+        return found.step_s + hidden_s
 
     def _is_of_no_use(self, found: Candidate, beat_s: float) -> bool:
         """Whether with several micro-batches in flight it is too slow whatever their turns are."""
@@ -322,7 +292,7 @@ class BaselinePricer:
         self._searches.check_interrupted()
         return fits
 
-    def _recorded(self, way: _Way, found: Candidate) -> Baseline:
+    def _recorded(self, way: Way, found: Candidate) -> Baseline:
         tables, result = found.tables, found.result
         compute_s = way.parts * sum(
             float(tables.table_of(group).compute_s[tables.strategy(result.choice, group)])
@@ -337,20 +307,20 @@ class BaselinePricer:
 
     def _too_large(self, family: Family, tried: Sequence[Variant]) -> Baseline:
         """The record of a family that does not fit, with about the bytes that it needs."""
-        least: list[tuple[float, int, _Way]] = []
+        least: list[tuple[float, int, Way]] = []
         blocks = self.again[-1]
         for number, variant in enumerate(tried):
             counts = self._divided(variant)
             if counts:
                 needed = least_memories(self._known(blocks)[: len(counts)], counts, variant)
-                least.append((float(needed[-1]), number, _Way(variant, counts[-1], blocks)))
+                least.append((float(needed[-1]), number, Way(variant, counts[-1], blocks)))
         if not least:
             topology = tried[0].topology(self._mesh)
             return Baseline(PlannedBaseline(family.name, topology, 1, None))
         memory, _, way = min(least, key=lambda item: item[:2])
         return Baseline(PlannedBaseline(family.name, self._topology(way), way.parts, memory))
 
-    def _topology(self, way: _Way) -> str:
+    def _topology(self, way: Way) -> str:
         return way.variant.topology(self._mesh) + (", blocks run again" if way.blocks else "")
 
     def _divided(self, variant: Variant) -> tuple[int, ...]:
@@ -360,17 +330,17 @@ class BaselinePricer:
         counts = tuple(n for n in self.counts if (rows // n) % devices == 0)
         return counts if counts and self._tables(self.counts[0], ()).divides(variant) else ()
 
-    def _bound(self, way: _Way) -> float:
+    def _bound(self, way: Way) -> float:
         """Seconds that no plan of the way falls below, nor one in more micro-batches."""
         tables = self._of_variant(way)
         free = free_choice(tables.problem, _GAP)
         self._restricted[way] = replace(tables, problem=replace(tables.problem, free=free))
         return score_bound(tables.problem, free, 0.0)
 
-    def _computing_s(self, way: _Way) -> float:
+    def _computing_s(self, way: Way) -> float:
         return self._tables(way.parts, way.blocks).computing_s(way.variant)
 
-    def _of_variant(self, way: _Way) -> Tables:
+    def _of_variant(self, way: Way) -> Tables:
         if way not in self._restricted:
             tables = self._tables(way.parts, way.blocks)
             self._restricted[way] = tables.of_variant(way.variant)
@@ -400,10 +370,6 @@ class BaselinePricer:
         prices = self.prices or PairPrices(comm.mesh, comm.price, comm.collectives)
         return Estimator(self.micro, self.model, WHOLE_SPACE, prices)
 
-    @property
-    def _paths(self) -> PathTable:
-        return self._looker.prices.paths
-
     @cached_property
     def _searches(self) -> FittedSearch:
         return FittedSearch(self._looker, find_algorithm("auto"), Budget(gap=_GAP), self.seed)
@@ -427,7 +393,7 @@ class BaselinePricer:
         return {f.name: {} if f.letters is None else f.letters(graph) for f in self._tried}
 
     @cached_property
-    def _restricted(self) -> dict[_Way, Tables]:
+    def _restricted(self) -> dict[Way, Tables]:
         return {}
 
     @cached_property
@@ -438,3 +404,45 @@ class BaselinePricer:
     def _rows(self) -> dict[int, dict[str, GroupRows]]:
         """Number of micro-batches -> the strategies of the groups, whatever is run again."""
         return {}
+
+
+@dataclass(frozen=True)
+class Schemes:
+    """The known schemes beside a plan, not yet priced.
+
+    plan: None if nothing was found; tries_two: micro-batches in flight, too, where that may be
+          faster than the plan
+    """
+
+    pricer: BaselinePricer
+    plan: Candidate | None
+    tries_two: bool
+
+    def all(self) -> tuple[tuple[Baseline, ...], Candidate | None]:
+        """The schemes, and the plan: after Ctrl-C none, if there is a plan."""
+        try:
+            rivals = self.pricer.all()
+            if rivals and self.tries_two:
+                rivals = self.pricer.in_turns(rivals, cost_to_beat(self.plan))
+        except KeyboardInterrupt:
+            if self.plan is None:
+                raise
+            return (), self.plan.ended("interrupted")
+        return rivals, self.plan
+
+    def nearest(self) -> Baseline | None:
+        """The fastest of the schemes, if one fits; it alone with two micro-batches in flight."""
+        found = self.pricer.nearest()
+        if found is None or not self.tries_two:
+            return found
+        (found,) = self.pricer.in_turns([found], cost_to_beat(self.plan))
+        return found
+
+    def on(self, model: CostModel) -> Schemes:
+        """The same beside a plan that is not on their cluster."""
+        return replace(self, pricer=replace(self.pricer, model=model, prices=None))
+
+
+def cost_to_beat(found: Candidate | None) -> float:
+    """What a scheme must cost less than; tables in single precision leave a relative error."""
+    return math.inf if found is None else found.step_s * (1 - 1e-6)

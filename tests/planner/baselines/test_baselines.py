@@ -19,7 +19,7 @@ from autoddl.planner.baselines import (
     tried_again,
     variants,
 )
-from autoddl.planner.baselines.beside import Schemes
+from autoddl.planner.baselines.pricing import Schemes
 from autoddl.planner.baselines.tables import least_memories
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
