@@ -133,14 +133,13 @@ class Batches:
 
         Blocks are run again only where nothing else seems to fit one micro-batch.
         """
-        families: list[Blocks] = [()] if checkpointing == "none" else [self.blocks]
-        if checkpointing == "auto" and self._first_fit(()) == 0:
-            families.insert(0, ())
         whole, self.one = self.one, self.one.rough()
         try:
-            for blocks in dict.fromkeys(families):
-                if self._first_found(blocks, self._first_fit(blocks, has_room=True)) is not None:
+            if checkpointing == "none" or checkpointing == "auto" and self._first_fit(()) == 0:
+                found = self._first_found((), self._first_fit((), has_room=True))
+                if found is not None or checkpointing == "none" or not self.blocks:
                     return
+            self._first_found(self.blocks, self._first_fit(self.blocks, has_room=True))
         finally:
             self.one = whole
 

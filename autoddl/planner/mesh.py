@@ -111,11 +111,12 @@ def plan_mesh(
     one = FittedSearch(estimator, algorithm, _budget(options), seed, options.restarts)
     batches = Batches(counts, one, math.inf if overlaps else below_s)
     _begin_with(batches, unhinted)
-    pricer = _pricer(batches, micro, model, options) if _is_whole(space) else None
-    after = "known schemes" if pricer and not schemes_later else ""
+    has_schemes = options.baselines and _is_whole(space)
+    after = "known schemes" if has_schemes and not schemes_later else ""
     best, tried_two = _searched(batches, options, overlaps, after)
     is_late = best is not None and (one.is_over or best.result.end == "interrupted")
-    schemes = pricer and not is_late and Schemes(pricer, best, tried_two) or None
+    pricer = _pricer(batches, micro, model, options) if has_schemes and not is_late else None
+    schemes = pricer and Schemes(pricer, best, tried_two)
     found = best is not None or batches.below_s < math.inf
     later = schemes if schemes_later and found else None
     rivals: tuple[Baseline, ...] = ()
@@ -192,9 +193,7 @@ def _is_whole(space: Space) -> bool:
 
 def _pricer(
     batches: Batches, micro: MicroBatches, model: CostModel, options: PlanOptions
-) -> BaselinePricer | None:
-    if not options.baselines:
-        return None
+) -> BaselinePricer:
     again = tried_again(batches.blocks, options.checkpointing)
     prices = batches.estimator.prices
     return BaselinePricer(micro, batches.counts, model, options.seed, again, prices=prices)

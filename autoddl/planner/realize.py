@@ -19,7 +19,7 @@ from ..cost.exchange import Buckets
 from ..cost.memory import held_bytes
 from ..cost.model import MemoryView
 from ..cost.recompute import Recomputation
-from ..cost.required import bucket_room, required_bytes
+from ..cost.required import bucket_room, executor_peak, required_bytes
 from ..cost.sharded_storage import (
     WHOLE,
     Storage,
@@ -326,7 +326,7 @@ class Candidate:
             return found
         each = tuple((number,) for bucket in found for number in bucket)
         for buckets in dict.fromkeys((found, each)):
-            if self._fullest(self.tables.again, limit, buckets) <= limit:
+            if max(self._serial_bytes, self._fullest(self.tables.again, limit, buckets)) <= limit:
                 return buckets
         return ()
 
@@ -409,24 +409,24 @@ class Candidate:
     def _fullest(self, again: Recomputation, limit_bytes: float, buckets: Buckets = ()) -> float:
         """Bytes of a step at its fullest moment, which may be more than what adds up.
 
-        Above the limit perhaps of autoddl's executor alone.
+        Of autoddl's executor alone with buckets, which are not compiled, or above the limit.
         """
-        model, step = self.tables.model, self._planned(again, buckets)
-        return max(
-            required_bytes(
-                replace(step, mesh=view.mesh), model.memory_rules, limit_bytes * view.times
-            )
-            / view.times
-            for view in model.memory_views
-        )
+        rules, step = self.tables.model.memory_rules, self._planned(again, buckets)
+
+        def of(view: MemoryView) -> float:
+            own = replace(step, mesh=view.mesh)
+            if buckets:
+                return executor_peak(own, rules).bytes / view.times
+            return required_bytes(own, rules, limit_bytes * view.times) / view.times
+
+        return max(map(of, self.tables.model.memory_views))
 
     def _planned(self, again: Recomputation, buckets: Buckets) -> PlannedStep:
-        tables = self.tables
-        graph, model = tables.grouping.graph, tables.model
-        mesh, optimizer, parts = model.cluster.mesh, model.optimizer, tables.micro_batches
+        graph, model = self.tables.grouping.graph, self.tables.model
+        where = model.cluster.mesh, model.cluster.device.kind
         known = again, buckets, model.ema, self.turns if again.in_flight > 1 else ()
-        device = model.cluster.device.kind
-        return PlannedStep(graph, mesh, device, parts, optimizer, *self.placed, *known)
+        sizes = self.tables.micro_batches, model.optimizer
+        return PlannedStep(graph, *where, *sizes, *self.placed, *known)
 
     @property
     def fits(self) -> bool:
