@@ -17,7 +17,6 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from ..cluster.spec import Cluster
 from ..cost.model import CostModel
@@ -295,10 +294,12 @@ def _on_one_mesh(
 ) -> tuple[Plan, MeshPlan]:
     """below_s, schemes_later: as `plan_mesh` has them, where there are no hints."""
     counts = micro_batch_counts(micro.whole, options.micro_batches, micro.in_flight)
+    unhinted_s = None
     if options.hints:
         found, unhinted_s = plan_hinted(micro, counts, model, options, space)
     else:
-        limits: dict[str, Any] = {"below_s": below_s, "schemes_later": schemes_later}
-        found, unhinted_s = plan_mesh(micro, counts, model, options, space, **limits), None
+        found = plan_mesh(
+            micro, counts, model, options, space, below_s=below_s, schemes_later=schemes_later
+        )
     plan = Plan.on_one_mesh(found.stage, tuple(rival.record for rival in found.rivals))
     return replace(plan, hints=as_hints(options.hints), unhinted_s=unhinted_s), found

@@ -1,5 +1,6 @@
 """Every known scheme beside every plan: what it costs, and that ours is no worse."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -327,6 +328,25 @@ def test_a_family_is_as_fast_as_its_topologies_solved_exactly(share, monkeypatch
         assert found.record.fits == (least < math.inf)
         if found.record.fits:
             assert least * (1 - 1e-6) <= found.seconds <= least * (1 + 5e-4)
+
+
+def test_no_scheme_takes_less_than_it_computes():
+    """Whatever it hides, so a way that computes longer than the fastest takes is not searched."""
+    graph = residual(4, 1024, 512)
+    model = CostModel(cluster("gcp_a100", 1, 4), overlap=True)
+    blocks = repeated_blocks(micro_graph(graph, 1))
+    pricer = BaselinePricer(MicroBatches.of(graph), (1, 2), model, again=((), blocks))
+    hardly_more = 0
+    for family in FAMILIES:
+        for ways in pricer._ways(variants(family, model.cluster.mesh), ()):
+            planned = pricer._fastest(family, [ways], None)
+            assert planned is not None
+            way, found = planned
+            least_s = pricer._computing_s(way)
+            assert least_s <= found.step_s * (1 + 1e-9)
+            hardly_more += found.step_s < 1.5 * least_s
+            assert pricer._computing_s(dataclasses.replace(way, blocks=blocks)) > 1.2 * least_s
+    assert hardly_more
 
 
 def test_two_micro_batches_in_flight_count_where_they_may_be_the_plan():
