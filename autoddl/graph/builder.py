@@ -271,24 +271,11 @@ class GraphBuilder:
         if loss is not None:
             scalar = self.ref(loss).name
             self.ops.append(Op(self.unique("loss"), "loss", (scalar,), (), module="loss"))
-        # each source before its first reader, as in OneFlow's traces: plans are then for both
-        sources = {op.outputs[0]: op for op in self.ops if op.kind in _SOURCES}
-        ops: list[Op] = []
-        for op in self._without_idle_reshapes(results):
-            if op.kind not in _SOURCES:
-                ops += [sources.pop(x) for x in dict.fromkeys(op.inputs) if x in sources]
-                ops.append(op)
-        ops += sources.values()
-        tensors = {name: self.tensors[name] for op in ops for name in op.outputs}
-        if not self.scales:  # what came before that was seen is marked
-            ops = [replace(op, batch_attrs={}) for op in ops]
-            tensors = {name: replace(x, batch_dims=()) for name, x in tensors.items()}
+        ops = tuple(self._without_idle_reshapes(results))
         graph = Graph(
-            ops=tuple(ops), tensors=tensors, outputs=results, loss=scalar,
-            batch=self.batch if self.scales else 0, name=name,
-        )  # fmt: skip
-        graph.verify()
-        return graph
+            ops=ops, tensors=self.tensors, outputs=results, loss=scalar, batch=self.batch, name=name
+        )
+        return finished(graph, self.scales)
 
     def _without_idle_reshapes(self, results: Sequence[str]) -> list[Op]:
         """The operators but for reshapes that nothing reads."""
@@ -298,6 +285,29 @@ class GraphBuilder:
                 read.update(op.inputs)
                 kept.append(op)
         return kept[::-1]
+
+
+def finished(graph: Graph, scales: bool) -> Graph:
+    """`graph` in the order that all graphs have, with the tensors that its operators make.
+
+    scales: whether what of it follows the batch does so as it is marked; else nothing is
+    """
+    # each source before its first reader, as in OneFlow's traces: plans are then for both
+    sources = {op.outputs[0]: op for op in graph.ops if op.kind in _SOURCES}
+    ops: list[Op] = []
+    for op in graph.ops:
+        if op.kind not in _SOURCES:
+            ops += [sources.pop(x) for x in dict.fromkeys(op.inputs) if x in sources]
+            ops.append(op)
+    ops += sources.values()
+    tensors = {name: graph.tensors[name] for op in ops for name in op.outputs}
+    if not scales:  # what came before that was seen is marked
+        ops = [replace(op, batch_attrs={}) for op in ops]
+        tensors = {name: replace(x, batch_dims=()) for name, x in tensors.items()}
+    batch = graph.batch if scales else 0
+    found = replace(graph, ops=tuple(ops), tensors=tensors, batch=batch)
+    found.verify()
+    return found
 
 
 def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:

@@ -9,19 +9,19 @@ decides its length.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
+from itertools import count
 from typing import Any
 
-from ...graph.graph import Graph
+from ...graph.builder import finished
+from ...graph.graph import SOURCE_KINDS, Graph
 from ...graph.operator import Op, Tensor
 from .instead import instead
 
-_SOURCES = ("input", "param", "buffer")
 _OF_MODE = {"normalization": ("training", "momentum")}  # attributes that differ, as kernels know
-_PREFIX = "evaluation/"
 
 
 @contextmanager
@@ -44,80 +44,109 @@ def reading_modes(kind: type, own: str) -> Iterator[list[Any]]:
         yield read
 
 
-def join(training: Graph, evaluation: Graph) -> Graph:
+def join(training: Graph, evaluation: Graph, scaled: Callable[[], Graph] | None = None) -> Graph:
     """The graph of both modes: training's own if that does for both. Equal sources have one name.
 
+    scaled: gives `evaluation` with what of it follows the batch, if that is not known yet; asked
+            for only where evaluation has operators of its own
     ValueError, with what is in the way, if there is none.
     """
-    joined = _Joined(training)
+    joined, scales = _aligned(training, evaluation), bool(evaluation.batch or scaled)
+    if joined.has_own and scaled:
+        evaluation = scaled()
+        joined, scales = _aligned(training, evaluation), bool(evaluation.batch)
+    return finished(joined.graph, scales) if joined.chosen else training
+
+
+def _aligned(training: Graph, evaluation: Graph) -> _Joined:
+    if len(training.outputs) != len(evaluation.outputs):
+        raise ValueError("its results are others")
+    joined = _Joined(training, evaluation)
     ours, theirs = ([op for op in g.ops if _computes(op)] for g in (training, evaluation))
-    keys = [[_key(g, op) for op in ops] for g, ops in ((training, ours), (evaluation, theirs))]
-    held = {op.outputs[0] for op in training.ops if op.kind in _SOURCES}
-    joined.sources = [op for op in training.ops if op.kind in _SOURCES]
-    for op in evaluation.ops:
-        if op.kind in _SOURCES and op.outputs[0] not in held:
-            joined.add_source(op, evaluation)
+    scales = bool(training.batch and evaluation.batch)
+    keys = [
+        [_key(g, op, scales) for op in ops] for g, ops in ((training, ours), (evaluation, theirs))
+    ]
     i = j = 0
     for block in SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks():
         for op in ours[i : block.a]:
             joined.add(op)
         for op in theirs[j : block.b]:
-            joined.add_alone(op, evaluation)
+            joined.add_own(op)
         i, j = block.a + block.size, block.b + block.size
         for op, same in zip(ours[block.a : i], theirs[block.b : j], strict=True):
             joined.add_both(op, same)
-    if len(training.outputs) != len(evaluation.outputs):
-        raise ValueError("its results are others")
     pairs = zip(training.outputs, evaluation.outputs, strict=True)
-    outputs = tuple(joined.by_mode(*pair) for pair in pairs)
-    loss = joined.by_mode(training.loss, evaluation.loss)
-    if not joined.chosen:
-        return training
-    ends = [replace(op, inputs=(loss,)) for op in training.ops if op.kind == "loss"]
-    ops = (*joined.sources, *joined.ops, *ends)
-    batch = training.batch if evaluation.batch else 0
-    tensors = {name: joined.tensors[name] for op in ops for name in op.outputs}
-    found = replace(
-        training, ops=ops, tensors=tensors, outputs=outputs, loss=loss, batch=batch
-    )  # fmt: skip
-    found.verify()
-    return found
+    joined.outputs = tuple(joined.by_mode(*pair) for pair in pairs)
+    joined.loss = joined.by_mode(training.loss, evaluation.loss)
+    return joined
 
 
 def _computes(op: Op) -> bool:
-    return op.kind not in (*_SOURCES, "loss")
+    return op.kind not in (*SOURCE_KINDS, "loss")
 
 
-def _key(graph: Graph, op: Op) -> Hashable:
-    """Equal for operators that may be one: what they do, and where they come from."""
+def _key(graph: Graph, op: Op, scales: bool) -> Hashable:
+    """Equal for operators that may be one: what they do, and where they come from.
+
+    scales: whether it is known of both graphs what follows the batch
+    """
     of_mode = _OF_MODE.get(op.kind, ())
     attrs = tuple((k, v) for k, v in op.attrs.items() if k not in of_mode)
-    made = tuple((t.spec, t.batch_dims) for t in map(graph.tensors.__getitem__, op.outputs))
-    return op.module, op.kind, attrs, tuple(op.batch_attrs.items()), made, len(op.inputs)
+    made = [graph.tensors[name] for name in op.outputs]
+    follows = tuple(op.batch_attrs.items()), *(x.batch_dims for x in made)
+    specs = tuple(x.spec for x in made)
+    return op.module, op.kind, attrs, specs, len(op.inputs), follows if scales else ()
 
 
 @dataclass
 class _Joined:
     """The joined graph, with training's names where it has any.
 
-    taken:  names of tensors and operators
-    names:  tensors of evaluation -> those of the joined graph
-    chosen: (in training, in evaluation) -> the result of `by_mode`
-    passed: results of operators that give what they read in evaluation -> what they read
+    ops:     those that compute
+    taken:   names of tensors and operators
+    names:   tensors of evaluation -> those of the joined graph
+    chosen:  (in training, in evaluation) -> the result of `by_mode`
+    passed:  results of operators that give what they read in evaluation -> what they read
+    has_own: whether there are operators that evaluation alone has
     """
 
     training: Graph
+    evaluation: Graph
+    ops: list[Op] = field(default_factory=list)
+    outputs: tuple[str, ...] = ()
+    loss: str = ""
     taken: set[str] = field(default_factory=set)
     names: dict[str, str] = field(default_factory=dict)
-    sources: list[Op] = field(default_factory=list)
-    ops: list[Op] = field(default_factory=list)
     chosen: dict[tuple[str, str], str] = field(default_factory=dict)
     passed: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    has_own: bool = False
 
     def __post_init__(self) -> None:
-        self.tensors = dict(self.training.tensors)
-        self.taken = {*self.tensors, *(op.name for op in self.training.ops)}
+        self.tensors = {**self.evaluation.tensors, **self.training.tensors}
+        sources = (op.name for op in self.evaluation.ops if op.kind in SOURCE_KINDS)
+        self.taken = {*self.training.tensors, *(op.name for op in self.training.ops), *sources}
+
+    @property
+    def graph(self) -> Graph:
+        """What was joined."""
+        ends = [replace(op, inputs=(self.loss,)) for op in self.training.ops if op.kind == "loss"]
+        ops = [*self.ops, *ends]
+        read = {x for op in ops for x in op.inputs} | {*self.outputs}
+        made = {
+            op.outputs[0]: op
+            for graph in (self.evaluation, self.training)
+            for op in graph.ops
+            if op.kind in SOURCE_KINDS and op.outputs[0] in read
+        }
+        return replace(
+            self.training,
+            ops=(*made.values(), *ops),
+            tensors=self.tensors,
+            outputs=self.outputs,
+            loss=self.loss,
+        )
 
     def add(self, op: Op) -> None:
         """An operator that training alone has."""
@@ -127,26 +156,26 @@ class _Joined:
         if op.kind == "by_mode":
             self.passed[op.outputs[0]] = op.inputs[1]
 
-    def add_source(self, op: Op, graph: Graph) -> None:
-        self.sources.append(self._renamed(op, graph))
-
-    def add_alone(self, op: Op, graph: Graph) -> None:
+    def add_own(self, op: Op) -> None:
         """An operator that evaluation alone has."""
         if op.kind == "opaque":
             raise ValueError(f"{op.module} runs as it is in evaluation alone")
-        self.ops.append(self._renamed(op, graph))
-
-    def _renamed(self, op: Op, graph: Graph) -> Op:
+        self.has_own = True
+        name = self._unique(op.module, op.kind)
         inputs = tuple(self.names.get(x, x) for x in op.inputs)
-        new = {x: self._unique(x) for x in op.outputs}
-        self.names |= new
-        for old, name in new.items():
-            self.tensors[name] = replace(graph.tensors[old], name=name)
-        name = new.get(op.name) or self._unique(op.name)
-        return replace(op, name=name, inputs=inputs, outputs=tuple(new.values()))
+        outputs = tuple(
+            name if len(op.outputs) == 1 else f"{name}:{n}" for n in range(len(op.outputs))
+        )
+        for old, new in zip(op.outputs, outputs, strict=True):
+            self.tensors[new] = replace(self.evaluation.tensors[old], name=new)
+            self.names[old] = new
+        self.ops.append(replace(op, name=name, inputs=inputs, outputs=outputs))
 
-    def _unique(self, name: str) -> str:
-        found = name if name not in self.taken else f"{_PREFIX}{name}"
+    def _unique(self, module: str, kind: str) -> str:
+        """The name of a new operator."""
+        name = f"{module}/{kind}" if module else kind
+        names = (f"{name}_{n}" if n else name for n in count())
+        found = next(x for x in names if x not in self.taken)
         self.taken.add(found)
         return found
 
@@ -168,9 +197,9 @@ class _Joined:
             ours, theirs = self.tensors[training], self.tensors[evaluation]
             if ours.spec != theirs.spec:
                 raise ValueError(f"{training} is {ours.spec} and then {theirs.spec}")
-            name = self._unique(f"{training}/by_mode")
+            module = self.training.producers[training].module
+            name = self._unique(module, "by_mode")
             self.tensors[name] = replace(ours, name=name)
-            by = self.training.producers[training]
-            self.ops.append(Op(name, "by_mode", (training, evaluation), (name,), module=by.module))
+            self.ops.append(Op(name, "by_mode", (training, evaluation), (name,), module=module))
             self.chosen[training, evaluation] = name
         return self.chosen[training, evaluation]

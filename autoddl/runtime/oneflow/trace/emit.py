@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import oneflow as flow
+
 from ....graph.graph import Graph, Op, Tensor
-from .batch import Scaling
+from .batch import Scaling, is_same
 from .canonical import canonical_attrs, kept_outputs
 from .job.job import LazyJob
 from .job.raw import RawJob, RawOp
@@ -16,11 +18,11 @@ from .unknown import SOURCES, path_of
 
 @dataclass
 class Emitted:
-    """A graph, and its names of opaque operators and captured tensors by the job's names."""
+    """A graph, its names of opaque operators by the job's, and captured tensors by its names."""
 
     graph: Graph
     opaque: dict[str, str]
-    captured: dict[str, str]
+    captured: dict[str, flow.Tensor]
 
 
 def emit(
@@ -31,9 +33,14 @@ def emit(
     trainable: Mapping[str, bool],
     name: str,
     batch: int,
+    known: Mapping[str, flow.Tensor],
 ) -> Emitted:
-    """The graph of a simplified job. `trainable`: parameter name -> whether it needs a gradient."""
-    emitter = _Emitter(job, lazy, scaling, trainable)
+    """The graph of a simplified job.
+
+    trainable: parameter name -> whether it needs a gradient
+    known:     captured tensors that have names already, in the graph of another mode
+    """
+    emitter = _Emitter(job, lazy, scaling, trainable, known)
     for op in simplified.ops:
         if op.kind not in SOURCES:
             emitter.add(op)
@@ -62,11 +69,12 @@ class _Emitter:
     lazy: LazyJob
     scaling: Scaling
     trainable: Mapping[str, bool]
+    known: Mapping[str, flow.Tensor]
     ops: list[Op] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)  # the job's tensor names -> the graph's
     opaque: dict[str, str] = field(default_factory=dict)
-    captured: dict[str, str] = field(default_factory=dict)
+    captured: dict[str, flow.Tensor] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
 
     def unique(self, name: str) -> str:
@@ -104,8 +112,10 @@ class _Emitter:
             self._append(self.unique(path), "buffer", (), (name,), {"name": path}, module)
         else:
             assert name in self.lazy.captured, f"{name} has no producer"
-            key = f"#{len(self.captured)}"
-            self.captured[name] = key
+            tensor = self.lazy.captured[name]
+            same = (key for key, x in self.known.items() if is_same(tensor, x))
+            key = next(same, f"#{len(self.known) + len(self.captured)}")
+            self.captured[key] = tensor
             self._append(self.unique(key), "buffer", (), (name,), {"name": key})
 
     def _append(

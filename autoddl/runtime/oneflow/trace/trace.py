@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import oneflow as flow
@@ -27,10 +28,10 @@ from ....sbp.signature import find_rule, is_random
 from ...calling import Calling
 from ...jobs.guard import rank
 from ...traced import OpaqueWarning, Traced, state_keys, with_hints
+from ...tracing.modes import join
 from .batch import Scaling, compare, same_values
-from .emit import emit
+from .emit import Emitted, emit
 from .errors import check_local, check_loss, check_model, check_trainable, explain_failure
-from .evaluation import Joined, Side, join
 from .job.job import LazyJob, build_job
 from .job.meta import shape_only
 from .job.raw import RawJob, read_job
@@ -80,30 +81,17 @@ def trace_with_state(
     check_local(tensors)
     source = _Source(model, tuple(tensors), loss, calling)
     known = known or is_known
-    attempt, scaling, reasons = _in_training_and_evaluation(source, known)
-    simplified = attempt.simplify(scaling)
-    named = dict(model.named_parameters())
-    emitted = emit(
-        simplified,
-        attempt.collapsed.job,
-        attempt.lazy,
-        scaling,
-        {path: tensor.requires_grad for path, tensor in named.items()},
-        name or type(model).__name__,
-        source.batch if scaling.holds else 0,
-    )
+    name = name or type(model).__name__
+    attempt, emitted, reasons = _in_training_and_evaluation(source, known, name)
     opaque = {
         emitted.opaque[k]: v for k, v in attempt.collapsed.calls.items() if k in emitted.opaque
-    }
-    captured = {
-        emitted.captured[k]: v for k, v in attempt.lazy.captured.items() if k in emitted.captured
     }
     check_trainable(emitted.graph)
     _warn(emitted.graph, reasons)
     return Traced(
         emitted.graph,
-        named,
-        {**dict(model.named_buffers()), **captured},
+        dict(model.named_parameters()),
+        {**dict(model.named_buffers()), **emitted.captured},
         state_keys(model, flow.Tensor),
         opaque,
         attempt.lazy.structure,
@@ -201,13 +189,29 @@ class _Attempt:
         """The outputs, then the loss if there is one."""
         return (*self.lazy.outputs, *((self.lazy.loss,) if self.lazy.loss else ()))
 
-    @property
-    def side(self) -> Side:
-        return Side(self.collapsed.job, [call.path for call in self.lazy.calls], self.roots)
-
     def simplify(self, scaling: Scaling) -> Simplified:
         """The operators that are needed."""
         return simplify(self.collapsed.job, self.roots, scaling)
+
+    def emit(
+        self,
+        source: _Source,
+        scaling: Scaling,
+        name: str,
+        known: Mapping[str, flow.Tensor] = MappingProxyType({}),
+    ) -> Emitted:
+        """The graph. known: captured tensors that have names in the graph of another mode."""
+        parameters = source.model.named_parameters()
+        return emit(
+            self.simplify(scaling),
+            self.collapsed.job,
+            self.lazy,
+            scaling,
+            {path: tensor.requires_grad for path, tensor in parameters},
+            name,
+            source.batch if scaling.holds else 0,
+            known,
+        )
 
 
 def _settle(source: _Source, known: Known) -> tuple[_Attempt, dict[str, str]]:
@@ -262,68 +266,43 @@ def _scaling(source: _Source, attempt: _Attempt) -> Scaling:
 
 
 def _in_training_and_evaluation(
-    source: _Source, known: Known
-) -> tuple[_Attempt, Scaling, dict[str, str]]:
-    """The settled trace, of both modes if numbers are drawn in it, and why parts are opaque.
+    source: _Source, known: Known, name: str
+) -> tuple[_Attempt, Emitted, dict[str, str]]:
+    """The settled trace, its graph, of both modes if numbers are drawn in it, and why parts are
+    opaque.
 
     Drawing is unknown, and so opaque, where the two cannot be joined.
     """
     attempt, reasons = _settle(source, known)
-    scaling = _scaling(source, attempt)
+    emitted = attempt.emit(source, _scaling(source, attempt), name)
     if any(is_random(op.kind) and op.kind != "dropout" for op in attempt.collapsed.job.ops):
-        joined = _joined(source, attempt, scaling, known)
-        if joined is not None:
-            return *joined, reasons
-        attempt, reasons = _settle(source, lambda kind: known(kind) and not is_random(kind))
-        scaling = _scaling(source, attempt)
-    return attempt, scaling, reasons
+        try:
+            return attempt, _joined(source, attempt, emitted, known), reasons
+        except ValueError:
+            attempt, reasons = _settle(source, lambda kind: known(kind) and not is_random(kind))
+            emitted = attempt.emit(source, _scaling(source, attempt), name)
+    return attempt, emitted, reasons
 
 
-def _joined(
-    source: _Source, attempt: _Attempt, scaling: Scaling, known: Known
-) -> tuple[_Attempt, Scaling] | None:
-    """The trace that computes in training and in evaluation what the model does in each.
+def _joined(source: _Source, attempt: _Attempt, emitted: Emitted, known: Known) -> Emitted:
+    """The graph that computes in training and in evaluation what the model does in each.
 
-    None if the model in evaluation cannot be planned, or its results are others.
+    ValueError if the model in evaluation cannot be planned, or its results are others.
     """
-    try:
-        other = _Attempt.of(source, attempt.boundaries, training=False)
-    except ValueError:
-        return None
-    captured, names = dict(attempt.lazy.captured), {}
-    for name, tensor in other.lazy.captured.items():
-        if name not in captured or not same_values({name: captured[name]}, {name: tensor}):
-            names[name] = f"evaluation/{name}"
-            captured[names[name]] = tensor
-    joined = join(attempt.side, other.side, names)
-    if joined is None:
-        return None
-    new = [op for op in joined.ops if op.name in joined.alone.values()]
-    if any(op.kind == "opaque" or not known(op.kind) for op in new):
-        return None
-    count = len(attempt.lazy.outputs)
-    loss = joined.roots[-1] if attempt.lazy.loss else ""
-    lazy = replace(attempt.lazy, outputs=list(joined.roots[:count]), loss=loss, captured=captured)
-    both = replace(attempt, lazy=lazy, collapsed=replace(attempt.collapsed, job=joined.job))
-    scaling = _joined_scaling(scaling, joined, other, source)
-    return both, scaling
+    graph, captured = emitted.graph, emitted.captured
+    other = _Attempt.of(source, attempt.boundaries, training=False)
+    simplified = other.simplify(Scaling())
+    unknown = unknown_operators(simplified.ops, other.lazy.calls, simplified.roots, known)
+    if unknown:
+        raise ValueError(", ".join(unknown.values()))
+    plain = other.emit(source, Scaling(), graph.name, captured)
 
+    def scaled() -> Graph:
+        return other.emit(source, _scaling(source, other), graph.name, captured).graph
 
-def _joined_scaling(training: Scaling, joined: Joined, other: _Attempt, source: _Source) -> Scaling:
-    """How the joined job depends on the batch, from its two sides."""
-    dims, attrs = dict[str, tuple[int, ...]](), dict(training.attrs)
-    if not training.holds:
-        return training
-    if joined.alone:
-        evaluation = _scaling(source, other)
-        if not evaluation.holds:
-            return evaluation
-        dims = {joined.names.get(n, n): found for n, found in evaluation.dims.items()}
-        found = evaluation.attrs.items()
-        attrs.update((joined.alone[old], value) for old, value in found if old in joined.alone)
-    dims.update(training.dims)
-    dims.update((new, dims[name]) for new, name in joined.like.items())
-    return Scaling(True, dims, attrs)
+    joined = join(graph, plain.graph, scaled if graph.batch else None)
+    captured = {k: x for k, x in {**plain.captured, **captured}.items() if k in joined.tensors}
+    return replace(emitted, graph=joined, captured=captured)
 
 
 def _warn(graph: Graph, reasons: Mapping[str, str]) -> None:

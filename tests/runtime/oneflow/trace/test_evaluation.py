@@ -97,6 +97,17 @@ def test_what_both_modes_have_stands_there_once():
     assert choice.inputs == ("path/scalar_div", "relu")
 
 
+def test_a_constant_of_both_modes_is_one_buffer():
+    class Scaled(Dropped):
+        def forward(self, x):
+            if not self.training:
+                x = x + flow.tensor([0.5])
+            return super().forward(x * flow.tensor([2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 3.0]))
+
+    buffers = trace_with_state(Scaled(), *toys.example(), loss=F.cross_entropy).buffers
+    assert sorted(buffers[key].shape[0] for key in buffers if key.startswith("#")) == [1, 8]
+
+
 def test_a_model_whose_result_is_another_in_evaluation_draws_inside_an_opaque_part():
     class Two(nn.Module):
         def __init__(self):
