@@ -154,16 +154,12 @@ def walked(graph: Graph, evaluates: bool = False) -> Walk:
     """The pass over a graph in which all sums are known that have to be."""
     if graph.batch == 1:
         graph = graph.with_batch(2)  # one row cannot be told from a dim of size 1
-    known: frozenset[str] = frozenset()
-    outcomes: dict[tuple[int, States], Outcome | None] = {}
     norms = [op for op in graph.ops if is_training_norm(op) and not evaluates]
     ops = _computing(graph, [graph.loss, *(out for op in norms for out in op.outputs)])
-    while True:
-        walk = Walk(graph, ops, known, evaluates, outcomes=outcomes)
-        needed = walk.run()
-        if not needed:
-            return walk
-        known |= needed
+    walk = Walk(graph, ops, frozenset(), evaluates)
+    while needed := walk.run():
+        walk.know(needed)
+    return walk
 
 
 def in_several(graph: Graph, rows: Rows, layer_of: Mapping[str, int]) -> str | None:
@@ -232,7 +228,10 @@ def reads(op: Op, output: int) -> tuple[int, ...]:
 
 @dataclass
 class Walk:
-    """A pass over `ops` of a graph; plain: without factors and sums that are known."""
+    """A pass over `ops` of a graph; plain: without factors and sums that are known.
+
+    left: operators to come, and those to be taken once more
+    """
 
     graph: Graph
     ops: Sequence[Op]
@@ -246,14 +245,33 @@ class Walk:
     sizes: dict[Key, int] = field(default_factory=dict)
     summed: dict[Key, State] = field(default_factory=dict)
     outcomes: dict[tuple[int, States], Outcome | None] = field(default_factory=dict)
+    left: Sequence[Op] | None = None
 
     def run(self) -> frozenset[str]:
         """Sums of data that turn out to be needed whole; empty when there are no more of them."""
-        for op in self.ops:
+        left = self.ops if self.left is None else self.left
+        for number, op in enumerate(left):
             needed = self._take(op)
             if needed:
+                self.left = left[number:]
                 return needed
+        self.left = ()
         return frozenset()
+
+    def know(self, sums: frozenset[str]) -> None:
+        """After `run` has told of these: what depends on them is to be taken once more."""
+        self.known |= sums
+        again, changed = set(map(id, self.left or ())), set(sums)
+        for op in self.ops:
+            if id(op) in again or not changed.isdisjoint((*op.inputs, *op.outputs)):
+                again.add(id(op))
+                changed.update(op.outputs)
+                for name in op.outputs:
+                    self.met.pop(name, None)
+                for kept in (self.factors, self.sizes, self.summed):
+                    for index in range(len(op.inputs)):
+                        kept.pop((op.name, index), None)
+        self.left = [op for op in self.ops if id(op) in again]
 
     def _take(self, op: Op) -> frozenset[str]:
         met = [self.met[name] for name in op.inputs if name in self.met]

@@ -61,7 +61,7 @@ class Estimate:
 class Estimator:
     """corrections: seconds that a search found, which are more than the estimates.
 
-    check: asked before each estimate, raises what ends the planning
+    check: asked on the way, raises what ends the planning
     few:   among which a plan that is wanted soon is found; None: all
     serial: of serial steps, if the model is at a price of steps that overlap
     unhinted: of the same without hints: what is too slow there is not estimated with them, which
@@ -121,7 +121,8 @@ class Estimator:
             serial = known.bounds.builder
             return serial if price is None else serial.at_price(price)
         again, grouping = self.micro.again(parts, blocks), self.micro.grouping(parts)
-        return TableBuilder(grouping, self.model, parts, self.space, self.prices, again)
+        fixed = self.model, parts, self.space, self.prices, again
+        return TableBuilder(grouping, *fixed, self.check)
 
     def _estimate(self, parts: int, blocks: Blocks, enough: float) -> Estimate:
         builder = self.builder(parts, blocks)

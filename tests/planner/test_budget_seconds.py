@@ -15,6 +15,8 @@ from autoddl.planner.planner import find_plan
 from autoddl.planner.stages.choice import ranked_partitions
 from autoddl.planner.stages.in_stages import MOST_LAYERS
 from autoddl.planner.stages.stage_prices import StagePrices
+from autoddl.planner.tables.group_table import GroupTables
+from autoddl.planner.tables.strategies import DEFAULT_CAP
 from autoddl.plans.figures import figures
 from autoddl.plans.report import report
 from autoddl.search.budget import Deadline
@@ -73,6 +75,26 @@ def test_a_search_stopped_at_its_start_does_not_take_the_place_of_the_first_plan
     plan = find_plan(graph, where, PlanOptions(budget_seconds=1e6, overlap=False))
     assert plan.stage.search.end == "budget"
     assert figures(plan).iteration_s <= figures(first).iteration_s
+
+
+def test_tables_that_are_not_done_in_time_are_given_up_where_there_is_a_plan(monkeypatch):
+    """A PVT's plan within a second took 2.4 s, as the second tables were made to the end."""
+    graph, where = attention(2, 32, 16, 64, 4), cluster("gcp_a100", 32, 1)
+    first = find_plan(graph, where, PlanOptions(budget_seconds=AT_ONCE, baselines=False))
+    made = []
+
+    def local(self, group, of=GroupTables.local):
+        made.append(self.space.cap)
+        return of(self, group)
+
+    # over from the third of the second tables on
+    late = property(lambda own: made.count(DEFAULT_CAP) > 2)
+    monkeypatch.setattr(GroupTables, "local", local)
+    monkeypatch.setattr(FittedSearch, "is_over", late)
+    plan = find_plan(graph, where, PlanOptions(budget_seconds=1e6, baselines=False))
+    assert plan.stage.search.end == "budget"
+    assert made.count(DEFAULT_CAP) == 3 < len(made) - 3
+    assert plan.stage.ops == first.stage.ops
 
 
 def test_no_time_is_spent_once_there_is_a_plan():

@@ -131,13 +131,15 @@ class LeastBytes:
     @staticmethod
     def of(graph: Graph, model: CostModel, again: Recomputation) -> LeastBytes:
         growing: dict[int, float] = {}
+        sizes: dict[int, list[tuple[int, int]]] = {}  # exponents and bytes of operators alike
         for op in graph.ops:
-            copies = _copies(graph, model, again, op)
-            for name in op.outputs if copies else ():
-                tensor = graph.tensors[name]
-                exponent = len(tensor.batch_dims)
+            copies, alike = _copies(graph, model, again, op), graph.alike[op.name]
+            if copies and alike not in sizes:
+                made = map(graph.tensors.__getitem__, op.outputs)
+                sizes[alike] = [(len(t.batch_dims), t.spec.bytes) for t in made]
+            for exponent, size in sizes[alike] if copies else ():
                 known = growing.get(exponent, 0.0)
-                growing[exponent] = known + copies * tensor.spec.bytes / model.memory_devices
+                growing[exponent] = known + copies * size / model.memory_devices
         return LeastBytes(growing)
 
     def within(self, micro_batches: int) -> float:

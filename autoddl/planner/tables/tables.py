@@ -164,7 +164,10 @@ class _Wire:
 
 @dataclass
 class TableBuilder:
-    """Tables in steps: `prepare`, `fits`, `build`."""
+    """Tables in steps: `prepare`, `fits`, `build`.
+
+    check: asked on the way, raises what ends the planning
+    """
 
     grouping: Grouping
     model: CostModel
@@ -172,6 +175,7 @@ class TableBuilder:
     space: Space
     prices: Prices
     again: Recomputation
+    check: Callable[[], None] = lambda: None
     node_of_key: dict[Hashable, int] = field(default_factory=dict)
     nodes: list[int] = field(default_factory=list)
     owners: list[Group] = field(default_factory=list)
@@ -201,15 +205,19 @@ class TableBuilder:
         if not self.group_tables:
             self.last = LastMemory(self.tables, self.grouping)
             self._number()
-            self.group_tables = [self.last.of_group(g, self.tables.local(g)) for g in self.owners]
+            self.group_tables = list(map(self._local, self.owners))
         least = [float(table.least_bytes.min()) for table in self.group_tables]
         return sum(least[node] for node in self.nodes) <= self.model.limit_bytes
+
+    def _local(self, group: Group) -> GroupTable:
+        self.check()
+        return self.last.of_group(group, self.tables.local(group))
 
     def at_price(self, price: StepPrice) -> TableBuilder:
         """After `prepare` for serial steps: the same at a price of steps that overlap."""
         model = replace(self.model, price=price)
         fixed = self.micro_batches, self.space, self.prices, self.again
-        other = TableBuilder(self.grouping, model, *fixed)
+        other = TableBuilder(self.grouping, model, *fixed, self.check)
         other.last = self.last
         other._number()
         known = {node: self.nodes[number] for number, node in enumerate(other.nodes)}
@@ -274,10 +282,11 @@ class TableBuilder:
 
     def priced(self) -> list[GroupTable]:
         """The groups' tables with the seconds of their own communication."""
-        return [
-            self.tables.priced(group, table)
-            for group, table in zip(self.owners, self.group_tables, strict=True)
-        ]
+        found: list[GroupTable] = []
+        for group, table in zip(self.owners, self.group_tables, strict=True):
+            self.check()
+            found.append(self.tables.priced(group, table))
+        return found
 
     def joined(self, groups: Sequence[GroupTable]) -> Tables:
         """The tables of these groups, joined with the priced edges between them."""
@@ -411,6 +420,7 @@ class TableBuilder:
 
     def _price(self, wire: _Wire) -> tuple[Table, Table]:
         """(seconds, bytes) for each pair of strategies."""
+        self.check()
         cost = self.prices.seconds(wire.spec, wire.given, wire.wanted)
         if not wire.is_param:  # a parameter is gathered before all else
             cost = self.model.moving(cost)
