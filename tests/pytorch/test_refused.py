@@ -35,6 +35,11 @@ class OnCuda(nn.Linear):
         return super().forward(x.cuda())
 
 
+class OnAnother(nn.Linear):
+    def forward(self, x):
+        return super().forward(x + torch.ones(6, 6, device="cuda"))
+
+
 class Chosen(nn.Linear):
     def forward(self, x):
         return super().forward(x if x.sum() > 0 else -x)
@@ -47,9 +52,10 @@ class Chosen(nn.Linear):
         (Slope, r"it takes `\.data` or torch\.autograd\.grad"),
         (Packed, r"1 \(Packed\): it takes sizes from values"),
         pytest.param(
-            OnCuda, r"1 \(OnCuda\): it moves tensors to CUDA",
+            OnCuda, r"1 \(OnCuda\): it moves .* autoddl places them itself",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="it can"),
         ),
+        (OnAnother, r"1 \(OnAnother\): it moves or makes tensors on a device"),
         (Chosen, r"1 \(Chosen\): .*data-dependent"),
     ],
 )  # fmt: skip

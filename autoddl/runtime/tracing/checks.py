@@ -9,11 +9,15 @@ from typing import Any
 from ...graph.hints import WAY_OUT, is_batchwise, is_opaque
 from ..backend import Tensor
 
+_PLACES = "it moves or makes tensors on a device of its own choice; autoddl places them itself"
 # what a framework's message, which has these words, means to a user
 _MEANINGS = {
     "fake tensor in the exported program": "it takes `.data` or torch.autograd.grad of tensors",
     "failed to unpack the object": "it takes sizes from values, as of pack_padded_sequence",
     "support for cuda": "it moves tensors to CUDA, which is not here; autoddl places them itself",
+    # with a GPU, of torch 2.13 and later, and of 2.11
+    "on the same device": _PLACES,
+    "two different devices": _PLACES,
 }
 
 
