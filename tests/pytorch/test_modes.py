@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from autoddl.runtime.torch.framework import build_trainer
+from autoddl.runtime.torch.trace import trace as tracing
 from autoddl.runtime.torch.trace.trace import trace_with_state
 from tests.runtime.random_plans import cluster_of, random_plan
 
@@ -60,6 +61,38 @@ class Sides(Dropped):
         return (y, self.first(x)) if self.training else y
 
 
+class Masks(nn.Module):
+    """Reads its mode, by which it does nothing else: attention is told to drop nothing."""
+
+    def __init__(self, rate):
+        super().__init__()
+        self.first, self.last, self.rate = nn.Linear(6, 6), nn.Linear(6, 6), rate
+
+    def forward(self, x):
+        y = self.first(x).reshape(-1, 1, 2, 3)
+        rate = self.rate if self.training else 0.0
+        found = F.scaled_dot_product_attention(y, y, y, dropout_p=rate).flatten(1)
+        parts = [*found.split(3, 1)]
+        return self.last(F.dropout(torch.cat(parts[::-1], 1), 0.2, self.training))
+
+
+class Turned(Masks):
+    """The list that torch has given is turned round in training."""
+
+    def forward(self, x):
+        parts = torch.ops.aten.split(self.first(x), 3, 1)
+        if self.training:
+            parts.reverse()
+        return self.last(torch.cat(parts, 1))
+
+
+class Scales(Masks):
+    """Another number in evaluation, by layer."""
+
+    def forward(self, x):
+        return self.last(self.first(x) * (self.rate if self.training else 2 * self.rate))
+
+
 def loss(result, target):
     results = result if isinstance(result, tuple) else (result,)
     return sum((F.mse_loss(y, target) for y in results), torch.zeros(()))
@@ -87,6 +120,21 @@ def test_evaluation_is_the_models_own(kind, choices):
     assert torch.allclose(trainer.eval_step(x), expected, atol=1e-6)
     found = trainer.evaluate([(x, x)])["loss"]
     assert found == pytest.approx(float(F.mse_loss(expected, x).detach()), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate", "exports"),
+    [(Masks, 0.0, 1), (Masks, 0.3, 1), (Scales, 0.3, 2), pytest.param(Turned, 0.0, 2, marks=FULL)],
+)
+def test_only_what_another_mode_asks_for_is_recorded_again(kind, rate, exports, monkeypatch):
+    own, calls = tracing.export, []
+    monkeypatch.setattr(tracing, "export", lambda *a: (calls.append(a), own(*a))[1])
+    torch.manual_seed(0)
+    model, x = kind(rate), torch.randn(4, 6)
+    _, trainer = trained(model, x)
+    assert len(calls) == exports
+    model.load_state_dict(trainer.state_dict())
+    assert torch.allclose(trainer.eval_step(x), model.eval()(x), atol=1e-6)
 
 
 def test_results_of_another_form_in_evaluation_are_refused():

@@ -8,6 +8,7 @@ from autoddl import batchwise, opaque
 from autoddl.runtime.torch.framework import build_trainer
 from autoddl.runtime.torch.trace.opaque import as_kernel
 from autoddl.runtime.torch.trace.trace import trace_with_state
+from autoddl.runtime.tracing import checks
 from tests.pytorch.models import Decides, Rounds, Spectrum, build
 from tests.runtime.random_plans import cluster_of, random_plan
 
@@ -197,3 +198,10 @@ def test_it_runs_in_the_mode_of_the_trace_on_the_tensors_that_it_is_given():
     assert run(given, False, 1)[0].unique().tolist() == [2.0]
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(inner[0].weight, torch.eye(WIDTH)) and not inner.training
+
+
+def test_opaque_modules_are_looked_for_once_and_not_for_each_module(monkeypatch):
+    own, asked = checks.is_opaque, []
+    monkeypatch.setattr(checks, "is_opaque", lambda module: (asked.append(module), own(module))[1])
+    checks.check_ready(nn.Sequential(*(nn.BatchNorm1d(2) for _ in range(20))))
+    assert len(asked) == 21

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ...graph.hints import WAY_OUT, is_batchwise, is_opaque
@@ -29,16 +29,17 @@ def check_ready(model: Any) -> None:
                 f"{name.removeprefix('model.')} has no shape yet, as it is a lazy module's: call "
                 "the model once on the example, then plan it"
             )
+    opaque = opaque_modules(model)
     for path, module in model.named_modules():
         counts = getattr(module, "num_batches_tracked", None) is not None
-        held = any(f"{path}.".startswith(f"{outer}.") for outer in opaque_modules(model))
+        held = any(f"{path}.".startswith(f"{outer}.") for outer in opaque)
         if counts and getattr(module, "momentum", 0) is None and not held:
             raise ValueError(
                 f"{path.removeprefix('model.')} ({type(module).__name__}) has momentum=None: its "
                 "running statistics are means of all batches so far; give it a momentum, or let it "
                 "run as it is on the whole batch: autoddl.opaque(module)"
             )
-    _check_hooks(model)
+    _check_hooks(model, opaque)
 
 
 def opaque_modules(model: Any) -> dict[str, Any]:
@@ -50,13 +51,12 @@ def opaque_modules(model: Any) -> dict[str, Any]:
     return found
 
 
-def _check_hooks(model: Any) -> None:
+def _check_hooks(model: Any, opaque: Collection[str]) -> None:
     """ValueError if something is to be called in a backward pass, where a plan would not call it.
 
     In opaque modules it is called: they run as they are.
     """
     watched = [(f"parameter {name}", p) for name, p in model.named_parameters()]
-    opaque = opaque_modules(model)
     for path, module in model.named_modules():
         if not any(f"{path}.".startswith(f"{outer}.") for outer in opaque):
             watched.append((f"module {path}", module))

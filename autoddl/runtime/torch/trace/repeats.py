@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode  # type: ignore[import-not-found]
 from torch.utils._pytree import tree_flatten, tree_unflatten  # type: ignore[import-not-found]
 
 from ....graph.hints import is_opaque
+from ...tracing.asked import Again, Asked
 
 _LEAST = 3  # layers, of which the first is recorded
 _PLAIN = (
@@ -131,8 +132,8 @@ class Notes(TorchFunctionMode):
         self._open: _Call | None = None
         self._left: dict[int, _Call] = {}  # tensors that no other layer may read
         self._seen: list[Any] = []  # by their ids, so they stay
-        self.names: dict[int, Hashable] = {}  # of tensors: a state's, or in the order of use
-        self.asked: list[Any] = []  # of torch, but in what mode
+        self.asked = Asked(Tensor, _PLAIN)
+        self.given: Any = ()  # the model's tensors, the example, whether torch says it compiles
 
     def __enter__(self) -> Notes:
         for path, module in self._layers.items():
@@ -143,30 +144,18 @@ class Notes(TorchFunctionMode):
         super().__exit__(*error)
         _as_they_were(self._layers.values())
         if error[0] is not None:
-            self._calls = []
+            self._calls, self.asked.calls = [], []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         self.read((args, kwargs), self._open)
-        plain = {k: v for k, v in (kwargs or {}).items() if k not in ("training", "momentum")}
-        self.say((func, args, plain, result))
+        self.asked.note(func, args, kwargs or {}, result)
         if self._open is not None:
             try:
                 self._open.note(func, args, kwargs or {}, result)
             except _Unlike:
                 self._open.is_apart = True
         return result
-
-    def say(self, values: Any) -> None:
-        """Calls of another run of the model are the same if these values are."""
-        leaves, said = tree_flatten(values)[0], list[Hashable]()
-        for x in leaves:
-            if isinstance(x, Tensor):
-                said.append(self.names.setdefault(id(x), len(self.names)))
-            else:
-                said.append(x if callable(x) or isinstance(x, _PLAIN) else type(x))
-        self._seen.append(leaves)
-        self.asked.append(said)
 
     def read(self, values: Any, by: _Call | None = None) -> None:
         """These tensors are read, in a layer or outside of all."""
@@ -183,7 +172,8 @@ class Notes(TorchFunctionMode):
             self._calls.append(call)
             self._open = call
             try:
-                call.begin(module, (args, kwargs))
+                with torch._C.DisableTorchFunction():
+                    call.begin(module, (args, kwargs))
                 result = own(*args, **kwargs)
             except _Unlike:
                 call.is_apart, self._open = True, None
@@ -191,7 +181,8 @@ class Notes(TorchFunctionMode):
             finally:
                 self._open = None
             try:
-                call.end(result)
+                with torch._C.DisableTorchFunction():
+                    call.end(result)
             except _Unlike:
                 call.is_apart = True
             self._seen.append((call.versions, result))
@@ -215,6 +206,15 @@ class Notes(TorchFunctionMode):
             for paths in kept
             if len(paths) >= _LEAST
         )
+
+
+class Repeating(TorchFunctionMode):
+    """Inside, a run gets what another one got, as long as it asks for the same."""
+
+    again: Again
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.again.call(func, args, kwargs or {})
 
 
 def _layers(whole: nn.Module) -> dict[str, nn.Module]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ....graph.aten import called, handled
@@ -32,7 +32,7 @@ from . import attention as attention
 from .constants import computed, dtype_name, is_known
 from .emit import Emitter
 from .exported import LOSS, MODEL, LossFn, Whole, export
-from .gradients import reached
+from .gradients import asks_the_same, reached
 from .opaque import OPAQUE
 from .repeats import AGAIN, Notes, live
 
@@ -57,7 +57,7 @@ def trace_with_state(
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
-    calling, tensors = Calling.of(example, model.forward, torch.Tensor, loss is not None)
+    calling, tensors = Calling.of(example, model.forward, Tensor, loss is not None)
     tensors = [_like_model(t, model) for t in tensors]
     whole = Whole(model, loss, calling)
     modes = {module: module.training for module in model.modules()}
@@ -87,7 +87,7 @@ def trace_with_state(
         graph,
         dict(model.named_parameters()),
         {**dict(model.named_buffers()), **captured},
-        state_keys(model, torch.Tensor),
+        state_keys(model, Tensor),
         read.opaque,
         structure=structure,
         examples=tuple(TensorSpec(tuple(t.shape), dtype_name(t.dtype)) for t in tensors),
@@ -98,21 +98,17 @@ def trace_with_state(
 
 
 def _in_both_modes(
-    whole: Whole,
-    tensors: Sequence[torch.Tensor],
-    graph: Graph,
-    emitter: Emitter,
-    notes: Notes | None,
-) -> tuple[Graph, dict[str, torch.Tensor], str]:
+    whole: Whole, tensors: Sequence[Tensor], graph: Graph, emitter: Emitter, notes: Notes | None
+) -> tuple[Graph, dict[str, Tensor], str]:
     """The graph of training and evaluation and its constants, or why there is no such graph."""
     structure, captured = whole.noted.structure, emitter.captured
     if not whole.noted.asked:
         return graph, captured, ""
     try:
         whole.model.eval()
-        _, own = _tried(whole, tensors)
-        if own and notes and own.asked == notes.asked:
+        if notes and asks_the_same(whole, notes):
             return graph, captured, ""
+        _, own = _tried(whole, tensors)
         program, scales = export(whole, tensors, own.groups() if own else ())
         if whole.noted.structure != structure:
             raise ValueError("its result has another structure")
@@ -122,7 +118,7 @@ def _in_both_modes(
         return graph, captured, str(error)
 
 
-def _tried(whole: Whole, tensors: Sequence[torch.Tensor]) -> tuple[set[str] | None, Notes | None]:
+def _tried(whole: Whole, tensors: Sequence[Tensor]) -> tuple[set[str] | None, Notes | None]:
     """What one run on fake tensors tells: where gradients end, and which layers are alike.
 
     Nothing if it fails: the export then says why. With opaque modules, which may look at values,
@@ -143,7 +139,7 @@ def _tried(whole: Whole, tensors: Sequence[torch.Tensor]) -> tuple[set[str] | No
     return reached(whole, tensors, by_values=True), None
 
 
-def _reached(whole: Whole, tensors: Sequence[torch.Tensor]) -> set[str]:
+def _reached(whole: Whole, tensors: Sequence[Tensor]) -> set[str]:
     """The parameters that eager autograd reaches; on the example where fake tensors do not do."""
     try:
         return reached(whole, tensors)
@@ -153,20 +149,19 @@ def _reached(whole: Whole, tensors: Sequence[torch.Tensor]) -> set[str]:
     return reached(whole, tensors, by_values=True)
 
 
-def _like_model(x: torch.Tensor, model: nn.Module) -> torch.Tensor:
+def _like_model(x: Tensor, model: nn.Module) -> Tensor:
     """`x` as a tensor of its own, on the meta device if the model is there.
 
     What stands twice in an example (a target that is the input) is one input to `torch.export`.
     """
-    first = next(model.parameters(), None)
-    on_meta = first is not None and first.device.type == "meta"
+    on_meta = next((p.is_meta for p in model.parameters()), False)
     return (x.to("meta") if on_meta else x).detach()
 
 
 def _read(
     whole: Whole,
     program: Any,
-    tensors: Sequence[torch.Tensor],
+    tensors: Sequence[Tensor],
     scales: bool,
     name: str,
     like: Emitter | None = None,
@@ -374,7 +369,7 @@ class _Reader:
         return "" if path == MODEL else path.removeprefix(f"{MODEL}.")
 
     def _out(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, Tensor):
             return self.emitter.shape(value), dtype_name(value.dtype)
         if isinstance(value, (tuple, list)):
             return [None if v is None else self._out(v) for v in value]
