@@ -82,7 +82,7 @@ def trace_with_state(
     source = _Source(model, tuple(tensors), loss, calling)
     known = known or is_known
     name = name or type(model).__name__
-    attempt, emitted, reasons = _in_training_and_evaluation(source, known, name)
+    attempt, emitted, reasons, unlike = _in_training_and_evaluation(source, known, name)
     opaque = {
         emitted.opaque[k]: v for k, v in attempt.collapsed.calls.items() if k in emitted.opaque
     }
@@ -97,6 +97,7 @@ def trace_with_state(
         attempt.lazy.structure,
         tuple(attempt.raw.specs[name] for name in attempt.lazy.inputs),
         calling,
+        unlike=unlike,
     )
 
 
@@ -267,21 +268,37 @@ def _scaling(source: _Source, attempt: _Attempt) -> Scaling:
 
 def _in_training_and_evaluation(
     source: _Source, known: Known, name: str
-) -> tuple[_Attempt, Emitted, dict[str, str]]:
-    """The settled trace, its graph, of both modes if numbers are drawn in it, and why parts are
-    opaque.
+) -> tuple[_Attempt, Emitted, dict[str, str], str]:
+    """The settled trace, its graph, why parts are opaque, and why it is not that of evaluation.
 
+    It is of both modes if numbers are drawn in it, or the model's own code reads `self.training`.
     Drawing is unknown, and so opaque, where the two cannot be joined.
     """
-    attempt, reasons = _settle(source, known)
-    emitted = attempt.emit(source, _scaling(source, attempt), name)
-    if any(is_random(op.kind) and op.kind != "dropout" for op in attempt.collapsed.job.ops):
+    unlike = ""
+    for planned in (known, lambda kind: known(kind) and not is_random(kind)):
+        attempt, reasons = _settle(source, planned)
+        emitted = attempt.emit(source, _scaling(source, attempt), name)
+        ops = attempt.collapsed.job.ops
+        draws = any(is_random(op.kind) and op.kind != "dropout" for op in ops)
+        if not draws and not _asks(source.model, attempt):
+            return attempt, emitted, reasons, ""
         try:
-            return attempt, _joined(source, attempt, emitted, known), reasons
-        except ValueError:
-            attempt, reasons = _settle(source, lambda kind: known(kind) and not is_random(kind))
-            emitted = attempt.emit(source, _scaling(source, attempt), name)
-    return attempt, emitted, reasons
+            return attempt, _joined(source, attempt, emitted, planned), reasons, ""
+        except ValueError as error:
+            unlike = str(error)
+        if not draws:
+            break
+    return attempt, emitted, reasons, unlike
+
+
+def _asks(model: nn.Module, attempt: _Attempt) -> bool:
+    """Whether code outside of opaque modules, which run as they are, has read its mode."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    asked = {f"{paths[id(module)]}." for module in attempt.lazy.asked if id(module) in paths}
+    return any(
+        not any(path.startswith(f"{outer}." if outer else "") for outer in attempt.boundaries)
+        for path in asked
+    )
 
 
 def _joined(source: _Source, attempt: _Attempt, emitted: Emitted, known: Known) -> Emitted:
@@ -291,6 +308,8 @@ def _joined(source: _Source, attempt: _Attempt, emitted: Emitted, known: Known) 
     """
     graph, captured = emitted.graph, emitted.captured
     other = _Attempt.of(source, attempt.boundaries, training=False)
+    if other.lazy.structure != attempt.lazy.structure:
+        raise ValueError("its result has another structure")
     simplified = other.simplify(Scaling())
     unknown = unknown_operators(simplified.ops, other.lazy.calls, simplified.roots, known)
     if unknown:

@@ -61,7 +61,17 @@ class Aside(nn.Module):
         return self.first(noisy) if self.training else self.last(x)
 
 
-@pytest.mark.parametrize("make", [Dropped, Sampling, Aside])
+class Tripled(nn.Linear):
+    """Draws nothing, and gives another result in evaluation."""
+
+    def __init__(self):
+        super().__init__(8, 5)
+
+    def forward(self, x):
+        return super().forward(x) * (1.0 if self.training else 3.0)
+
+
+@pytest.mark.parametrize("make", [Dropped, Sampling, Aside, Tripled])
 @pytest.mark.filterwarnings("error::autoddl.runtime.traced.OpaqueWarning")
 def test_evaluation_is_the_models_own(make):
     flow.manual_seed(0)
@@ -69,7 +79,8 @@ def test_evaluation_is_the_models_own(make):
     trainer = trainer_of(model, F.cross_entropy, toys.example(8))
     graph = trainer.graph
     kinds = {op.kind for op in graph.ops}
-    assert kinds & DRAWS and "by_mode" in kinds and "opaque" not in kinds
+    assert bool(kinds & DRAWS) == (make is not Tripled)
+    assert "by_mode" in kinds and "opaque" not in kinds
     first = float(trainer.step(*toys.example(8)))
     assert float(trainer.step(*toys.example(8))) != first
     same = make()
@@ -81,7 +92,7 @@ def test_evaluation_is_the_models_own(make):
     assert trainer.evaluate([toys.example(8)])["loss"] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("make", [Dropped, Sampling, Aside])
+@pytest.mark.parametrize("make", [Dropped, Sampling, Aside, Tripled])
 def test_graphs_of_both_modes_follow_the_batch(make):
     model = make()
     graph = trace_with_state(model, *toys.example(), loss=F.cross_entropy).graph
@@ -126,3 +137,17 @@ def test_a_model_whose_result_is_another_in_evaluation_draws_inside_an_opaque_pa
     ):
         graph = trace_with_state(Two(), *toys.example(), loss=loss).graph
     assert [op.module for op in graph.ops if op.kind == "opaque"] == ["path"]
+
+
+def test_results_of_another_structure_in_evaluation_are_refused_there():
+    class Named(nn.Linear):
+        def forward(self, x):
+            return {"train" if self.training else "result": super().forward(x)}
+
+    def loss(output, target):
+        return F.cross_entropy(*output.values(), target)
+
+    trainer = trainer_of(Named(8, 5), loss, toys.example(8))
+    trainer.step(*toys.example(8))
+    with pytest.raises(ValueError, match="otherwise in evaluation .* has another structure"):
+        trainer.eval_step(toys.rows(8))

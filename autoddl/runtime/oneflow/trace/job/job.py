@@ -26,6 +26,7 @@ from oneflow.nn.graph.graph_config import GraphConfig
 
 from ....calling import Calling
 from ....nested import take_tensors
+from ....tracing.modes import reading_modes
 from .device_guard import devices_checked
 from .recorder import LOSS, Call, Recorder, name_scope
 from .repeats import Copy, Layer, Repeats
@@ -45,6 +46,7 @@ class LazyJob:
     rewritten:       dotted name of a parameter or buffer that the model changed -> job name of its
                      last value (BatchNorm's counters are left out)
     kinds, copies: of layers that are alike, the calls that ran and those that did not
+    asked: the modules whose `training` the model's own code has read
     """
 
     proto: job_pb.Job
@@ -59,6 +61,7 @@ class LazyJob:
     rewritten: dict[str, str] = field(default_factory=dict)
     kinds: list[list[Layer]] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
+    asked: list[nn.Module] = field(default_factory=list)
 
 
 def build_job(
@@ -98,7 +101,8 @@ def build_job(
         recorder = Recorder(model, job.calls, boundaries)
         repeats = Repeats(model, recorder, names.of, boundaries, apart, proven)
         recorder.instead = repeats.call
-        with recorder.recording(), shapes_checked(), devices_checked():
+        modes = reading_modes(nn.Module, "oneflow.nn.")
+        with recorder.recording(), shapes_checked(), devices_checked(), modes as job.asked:
             arguments, named, target = calling.called(lazy, loss is not None)
             result = recorder.run("", model, arguments, named)
             if loss is not None:
