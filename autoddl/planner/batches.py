@@ -87,12 +87,14 @@ class Batches:
     one:     the search at a given number and given blocks
     below_s: a plan that takes as long is of no use
     first:   a number to begin with, and whether blocks are run again then; None: not known
+    runs_again: a first plan that is wanted soon runs blocks again, if there are some
     """
 
     counts: Sequence[int]
     one: FittedSearch
     below_s: float = math.inf
     first: tuple[int, bool] | None = None
+    runs_again: bool = False
     _failed: set[tuple[int, Blocks]] = field(default_factory=set)
     _first_fits: dict[tuple[Blocks, bool], int] = field(default_factory=dict)
     _best: Candidate | None = None
@@ -134,8 +136,9 @@ class Batches:
         Blocks are run again only where nothing else seems to fit one micro-batch.
         """
         whole, self.one = self.one, self.one.rough()
+        keeps = checkpointing == "auto" and not (self.runs_again and self.blocks)
         try:
-            if checkpointing == "none" or checkpointing == "auto" and self._first_fit(()) == 0:
+            if checkpointing == "none" or keeps and self._first_fit(()) == 0:
                 found = self._first_found((), self._first_fit((), has_room=True))
                 if found is not None or checkpointing == "none" or not self.blocks:
                     return

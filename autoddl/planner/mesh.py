@@ -90,13 +90,14 @@ def plan_mesh(
     space: Space | None = None,
     prices: PairPrices | None = None,
     few: Few | None = None,
+    runs_again: bool = False,
     below_s: float = math.inf,
     unhinted: MeshPlan | None = None,
     schemes_later: bool = False,
 ) -> MeshPlan:
     """The best plan found for a graph, or a stage's part of it, on `model`'s mesh.
 
-    counts: numbers of micro-batches to try, ascending; few: strategies enough for a first plan
+    counts: of micro-batches, ascending; few, runs_again: strategies and blocks of a first plan
     space, prices: as `find_plan` has them; redistributions that have been priced on the mesh
     below_s, unhinted: a plan that takes as long is of no use; the plan without the hints
     schemes_later: they are priced only if nothing is found that fits
@@ -109,7 +110,7 @@ def plan_mesh(
     overlaps = model.overlap and model.cluster.mesh.num_axes > 0
     estimator = Estimator(micro, model, space, prices, few=few)
     one = FittedSearch(estimator, algorithm, _budget(options), seed, options.restarts)
-    batches = Batches(counts, one, math.inf if overlaps else below_s)
+    batches = Batches(counts, one, math.inf if overlaps else below_s, runs_again=runs_again)
     _begin_with(batches, unhinted)
     has_schemes = options.baselines and _is_whole(space)
     after = "known schemes" if has_schemes and not schemes_later else ""

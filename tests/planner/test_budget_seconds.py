@@ -179,8 +179,12 @@ def test_equal_stages_share_a_plan_once_time_is_over(monkeypatch):
     assert figures(plan).same_as == (0, 1, 1, 3) and len(planned) == 3
 
 
-def test_stages_priced_with_blocks_run_again_are_planned_so_once_time_is_over(monkeypatch):
-    """Without was searched first, in vain: a quarter of the time of GPT-3 175B in eight stages."""
+@pytest.mark.parametrize("seconds", [AT_ONCE, 1e6])
+def test_stages_priced_with_blocks_run_again_are_planned_so_first(monkeypatch, seconds):
+    """Without was searched first, in vain: a third of the time of GPT-3 175B in eight stages.
+
+    With time enough nothing was said to fit: stages were priced between two placements.
+    """
     graph, where = attention(8, 64, 16, 64, 8), cluster("laptop", 4, 2)
     asked = PlanOptions(stages=2, baselines=False, micro_batches=2)
     limit = 0.35 * max(figures(find_plan(graph, where, asked)).needed_bytes)
@@ -191,9 +195,10 @@ def test_stages_priced_with_blocks_run_again_are_planned_so_once_time_is_over(mo
         return plan_of(self, parts, beat_s, blocks)
 
     monkeypatch.setattr(FittedSearch, "plan", counted)
-    plan = find_plan(graph, where, replace(asked, memory_limit_bytes=limit, budget_seconds=AT_ONCE))
+    plan = find_plan(graph, where, replace(asked, memory_limit_bytes=limit, budget_seconds=seconds))
     assert max(figures(plan).needed_bytes) <= limit
-    assert len(searched) == 2 and all(searched)
+    assert searched[0]
+    assert seconds > AT_ONCE or len(searched) == 2 and all(searched)
 
 
 def test_a_budget_that_is_over_does_not_give_the_dearest_memory_alone():

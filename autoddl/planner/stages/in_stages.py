@@ -8,6 +8,7 @@ is the plan.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ...cost.model import CostModel
@@ -61,10 +62,9 @@ def plan_in_stages(
     cut = cut_graph(graph, most, stage_starts(graph, as_hints(options.hints)))
     counts = stage_counts(cut, options.micro_batches)
     while True:
+        asked = cut, model, counts, options
         with before("a plan of each stage"):
-            prices, ranked, task = ranked_partitions(
-                cut, model, counts, options, deadline, gives_up
-            )
+            prices, ranked, task = ranked_partitions(*asked, deadline, gives_up)
         if gives_up and deadline.is_over:
             raise Ended
         several = [chosen for chosen in ranked if len(chosen.stages) > 1]
@@ -77,6 +77,9 @@ def plan_in_stages(
                 return _or_simulated(plan, chosen, prices, several, task, options, deadline)
             except ValueError as error:
                 failed.append(error)
+        if not gives_up and not deadline.is_over:
+            with suppress(ValueError):
+                return _cut_at_once(*asked, deadline)
         counts = tuple(n for n in counts if n > several[0].micro_batches)
         if deadline.is_over:
             counts = tuple(n for n in counts if n > _MANY_MORE * several[0].micro_batches) or counts
@@ -84,6 +87,26 @@ def plan_in_stages(
         if not hurries or not counts:
             raise failed[0]
         # what was searched in time does not fit; smaller micro-batches may
+
+
+def _cut_at_once(
+    cut: CutGraph,
+    model: CostModel,
+    counts: Sequence[int],
+    options: PlanOptions,
+    deadline: Deadline,
+) -> Plan:
+    """The plan of the stages into which no time at all cuts, with memory dear.
+
+    With time stages are priced between one placement and another, which need not exist: a GPT of
+    eight blocks was refused in two stages that fitted when they were cut at once. ValueError if
+    they do not.
+    """
+    prices, ranked, _ = ranked_partitions(cut, model, counts, options, Deadline(0.0))
+    several = [chosen for chosen in ranked if len(chosen.stages) > 1]
+    if not several:
+        raise ValueError("one mesh is faster than any number of stages")
+    return _on_partition(prices, several[0], options, deadline, gives_up=False)
 
 
 def _or_simulated(
@@ -197,16 +220,17 @@ def _stage_plan(
     """
     known = prices.pair_prices(stage.shape)
     few = prices.few(stage.first, stage.last, stage.shape, parts)
+    runs_again = stage.price.work_bytes > 0
     while True:
         again = options.checkpointing if prices.recomputes else "none"
-        if again == "auto" and deadline.is_over and stage.price.work_bytes > 0:
+        if again == "auto" and deadline.is_over and runs_again:
             again = "all"  # as it was priced: nothing else needs to be tried first
         if again == "all" and not repeated_blocks(micro.graph(parts)):
             again = "none"
         budget_s = deadline.budget_s(1 / left)
         asked = replace(options, checkpointing=again, budget_seconds=budget_s)
         try:
-            found = plan_mesh(micro, (parts,), model, asked, prices=known, few=few)
+            found = plan_mesh(micro, (parts,), model, asked, None, known, few, runs_again)
         except KeyboardInterrupt:
             if gives_up or deadline.was_ended:
                 raise
