@@ -48,7 +48,7 @@ _WORTH = 5e-4
 # Gap of a rough search. Half and twice of it gave the same plan of GPT-36B on 256 within a second,
 # in 1.06 of the time; 0 one that is 0.0007 % faster, in 1.11 of it.
 _ROUGH = 0.01
-# Strategies of a group in a rough search. With all 450 a first plan takes 1.2 to 1.3 times as long
+# Strategies of a group in a rough search. With all 450 a first plan takes 1.3 to 1.4 times as long
 # for GPT-3 175B on 128x8, GPTs of 64 blocks on 64x4 and PVT-large on 2x8, and is up to 1 % better;
 # with 100 that of 175B is 10 % slower, and on 1024x8 3.8 times as slow.
 _ROUGH_CAP = 225
