@@ -26,9 +26,13 @@ TEXT = {
 }
 
 
-def is_training_norm(op: Op) -> bool:
-    """True for a BatchNorm that computes statistics from the rows that it trains on."""
-    return op.kind == "normalization" and bool(op.attrs["training"])
+def is_training_norm(op: Op, evaluates: bool = False) -> bool:
+    """True for a BatchNorm that computes statistics from the rows that it trains on.
+
+    evaluates: in evaluation, where those do so that have no moving ones (two inputs less)
+    """
+    takes = op.kind == "normalization" and bool(op.attrs["training"])
+    return takes and not (evaluates and len(op.inputs) == 5)
 
 
 def statistics_of(op: Op) -> str:

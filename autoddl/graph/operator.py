@@ -138,6 +138,8 @@ def _scaled(value: Any, exponent: int, old: int, new: int, where: str) -> Any:
         return value
     if exponent == -1:
         return value * old / new
+    if isinstance(value, float):
+        return value * new / old
     scaled, rest = divmod(value * new, old)
     if rest:
         raise ValueError(f"{where} is {value} at batch {old} and would not be whole at {new}")

@@ -62,7 +62,7 @@ def find_padding(graph: Graph, evaluates: bool = False) -> Padding:
     if graph.batch == 0:
         raise ValueError(f"the graph has no batch dim: it cannot be run {short}")
     walk = walked(graph, evaluates)
-    norms = (op for op in graph.ops if is_training_norm(op) and not evaluates)
+    norms = (op for op in graph.ops if is_training_norm(op, evaluates))
     meeting = next(norms, None) or walk.met.get(graph.loss)
     if meeting is not None:
         raise ValueError(

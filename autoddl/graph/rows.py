@@ -139,7 +139,7 @@ def _rows_evaluated(graph: Graph) -> Rows:
 
 def _found(graph: Graph, evaluates: bool) -> Rows:
     walk = walked(graph, evaluates)
-    norms = (op for op in walk.met.values() if is_training_norm(op) and not evaluates)
+    norms = (op for op in walk.met.values() if is_training_norm(op, evaluates))
     meeting = next(norms, None) or walk.met.get(graph.loss)
     state = walk.states.get(graph.loss, State(B))
     return Rows(
@@ -154,7 +154,7 @@ def walked(graph: Graph, evaluates: bool = False) -> Walk:
     """The pass over a graph in which all sums are known that have to be."""
     if graph.batch == 1:
         graph = graph.with_batch(2)  # one row cannot be told from a dim of size 1
-    norms = [op for op in graph.ops if is_training_norm(op) and not evaluates]
+    norms = [op for op in graph.ops if is_training_norm(op, evaluates)]
     ops = _computing(graph, [graph.loss, *(out for op in norms for out in op.outputs)])
     walk = Walk(graph, ops, frozenset(), evaluates)
     while needed := walk.run():
@@ -383,7 +383,9 @@ class Walk:
         """The signature with these input and output states, and of several the fewest summands."""
         if find_rule(op.kind) is None:
             return None
-        normalises = is_training_norm(op) and (self.evaluates or statistics_of(op) != "batch")
+        normalises = is_training_norm(op) and not (
+            is_training_norm(op, self.evaluates) and statistics_of(op) == "batch"
+        )
 
         def takes(state: State | None, place: Placement) -> bool:
             return state is None or place == state.place or (state.place == B and place == P)

@@ -81,7 +81,13 @@ def micro_batch_counts(
             return (1,)
         most = graph.batch & -graph.batch  # the largest power of two that divides it
         return tuple(2**n for n in range(most.bit_length()))
-    if micro_batches > 1 and (graph.batch == 0 or graph.batch % micro_batches):
+    if micro_batches > 1 and graph.batch == 0:
+        raise ValueError(
+            "the traced model is for one size of the batch, and cannot be trained in "
+            f"{micro_batches} micro-batches: its code fixes the size (by an `if`, int(x.shape[0]), "
+            "half of the rows), or takes rows by their places in the batch; train it whole"
+        )
+    if graph.batch % micro_batches:
         among = range(1, min(graph.batch, _MOST_TOLD) + 1)
         divisors = [str(n) for n in among if graph.batch % n == 0]
         if graph.batch > _MOST_TOLD:

@@ -83,11 +83,18 @@ class Kept:
     """What an optimizer keeps of a parameter.
 
     tensors: name -> this rank's part, placed like the parameter ("exp_avg")
-    options: name -> number or numbers, those of its parameter group ("lr")
+    options: name -> number or numbers, those of its parameter group ("lr"), and "state/NAME" -> a
+             number that is kept of this parameter alone
     """
 
     tensors: Mapping[str, Tensor]
     options: Mapping[str, Any]
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Name -> number, of those that are kept of this parameter alone."""
+        named = ((name.partition("/"), value) for name, value in self.options.items())
+        return {name: value for (_, of_state, name), value in named if of_state}
 
     @staticmethod
     def of(tensors: Mapping[str, Tensor], group: Mapping[str, Any]) -> Kept:
@@ -103,7 +110,8 @@ class Kept:
     def put_options(self, group: Any) -> None:
         """Into the parameter group; what a file has made a list of was a tuple."""
         for name, value in self.options.items():
-            group[name] = tuple(value) if isinstance(value, list) else value
+            if "/" not in name:
+                group[name] = tuple(value) if isinstance(value, list) else value
 
 
 class Optimizer(Protocol):

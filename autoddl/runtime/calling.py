@@ -25,10 +25,12 @@ class Calling:
     """`structure`: the example, a tuple or a dict, with a Slot for each tensor.
 
     keys: of a dict, what the model takes
+    names: of a dict, what it would take; None: whatever there is
     """
 
     structure: Any
     keys: tuple[str, ...] = ()
+    names: frozenset[str] | None = frozenset()
 
     @staticmethod
     def of(
@@ -36,15 +38,15 @@ class Calling:
     ) -> tuple[Calling, list[Tensor]]:
         """For an example, and its tensors. ValueError if it holds anything else, or too little."""
         if len(example) == 1 and isinstance(example[0], Mapping):
-            batch = example[0]
-            keys = _taken(forward, batch)
+            batch, names = example[0], _names(forward)
+            keys = tuple(batch) if names is None else tuple(key for key in batch if key in names)
             if not keys:
                 raise ValueError(
                     f"forward takes none of the example's keys, {', '.join(map(str, batch))}: the "
                     "model gets the tensors of a dict by name"
                 )
         else:
-            batch, keys = tuple(example), ()
+            batch, keys, names = tuple(example), (), frozenset[str]()
             needed = 2 if has_loss else 1
             if len(batch) < needed:
                 raise ValueError(
@@ -58,7 +60,7 @@ class Calling:
                     f"a {tensor.__name__}. Fix other arguments in the model, e.g. in its __init__"
                 )
         structure, tensors = take_tensors(batch, tensor)
-        return Calling(structure, keys), tensors
+        return Calling(structure, keys, names), tensors
 
     def called(
         self, tensors: Sequence[Tensor], has_loss: bool
@@ -78,12 +80,12 @@ class Calling:
                     f"inputs, then the target; got {len(batch)}"
                 )
             return self._flat(self.structure, tuple(batch))
-        return self._flat(self.structure, _only(call, batch))
+        return self._flat(self.structure, self._only(call, batch))
 
     def inputs(self, call: str, inputs: Sequence[Any]) -> list[Tensor | None]:
         """The tensors of the model's inputs, None where the target's would be."""
         if self.keys:
-            given, wanted = _only(call, inputs), {k: self.structure[k] for k in self.keys}
+            given, wanted = self._only(call, inputs), {k: self.structure[k] for k in self.keys}
         else:
             limit = len(self.structure) - 1
             if len(inputs) > limit:
@@ -101,6 +103,20 @@ class Calling:
     def slots(self) -> list[int]:
         """The numbers of a batch's tensors."""
         return [slot.index for _, slot in _leaves(self.structure)]
+
+    def _only(self, call: str, given: Sequence[Any]) -> Mapping[str, Any]:
+        if len(given) != 1 or not isinstance(given[0], Mapping):
+            raise ValueError(f"{call} takes one dict, as the example is")
+        new = [
+            key for key, x in given[0].items() if key not in self.structure and x is not None
+            and (hasattr(x, "shape") if self.names is None else key in self.names)
+        ]  # fmt: skip
+        if new:
+            raise ValueError(
+                f"the batch of {call} has {new[0]!r}, which forward takes and the example had not: "
+                "the plan was made without it; give an example that has it, or leave it out"
+            )
+        return given[0]
 
     def _flat(self, structure: Any, batch: Any) -> list[Tensor]:
         given = dict(_leaves(batch, structure))
@@ -123,19 +139,13 @@ def as_arguments(batch: Any) -> tuple[Any, ...]:
     return tuple(batch)
 
 
-def _only(call: str, given: Sequence[Any]) -> Mapping[str, Any]:
-    if len(given) != 1 or not isinstance(given[0], Mapping):
-        raise ValueError(f"{call} takes one dict, as the example is")
-    return given[0]
-
-
-def _taken(forward: Callable[..., Any], batch: Mapping[str, Any]) -> tuple[str, ...]:
-    """The keys of a batch that `forward` takes by name."""
+def _names(forward: Callable[..., Any]) -> frozenset[str] | None:
+    """The keys of a batch that `forward` takes by name; None: all."""
     parameters = inspect.signature(forward).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return tuple(batch)
-    named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    return tuple(key for key in batch if key in named)
+        return None
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    return frozenset(p.name for p in parameters if p.kind in kinds)
 
 
 def _leaves(tree: Any, like: Any = None, path: str = "") -> Iterator[tuple[str, Any]]:

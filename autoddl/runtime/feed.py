@@ -68,6 +68,8 @@ class Feed:
     def rows(self) -> slice | np.ndarray:
         """The rows of the global batch that this rank reads: a slice, or their numbers."""
         rows = self._rows
+        if not self.batch:  # for one size alone, of which every rank is given all
+            return slice(None)
         if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
             return slice(int(rows[0]), int(rows[-1]) + 1)
         return rows
@@ -90,9 +92,16 @@ class Feed:
             raise ValueError(f"expected {self.num_arguments} tensors, got {len(arguments)}")
         parts: list[dict[str, LocalTensor]] = [{} for _ in range(self.micro_batches)]
         for x in self._inputs:
-            value = arguments[x.index]
-            self._check(x, value, rows)
-            value = self._backend.detached(value)
+            self._check(x, arguments[x.index], rows)
+        split = [x for x in self._inputs if x.batch_dim is not None]
+        counts = {arguments[x.index].shape[x.batch_dim] for x in split}
+        if len(counts) > 1:
+            raise ValueError(
+                f"tensors of {' and of '.join(map(str, sorted(counts)))} rows: give the global "
+                f"batch of {self.batch}, or of each tensor this rank's {len(self._rows)}"
+            )
+        for x in self._inputs:
+            value = self._backend.detached(arguments[x.index])
             if rows is not None and x.batch_dim is not None:
                 again = self._backend.cat([value] * -(-self.batch // rows), x.batch_dim)
                 value = self._backend.narrow(again, x.batch_dim, 0, self.batch)

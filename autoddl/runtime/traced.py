@@ -143,7 +143,7 @@ class Traced:
     structure: the model's result with `Slot(i)` in the place of `graph.outputs[i]`
     examples:  the specs of all tensors of the example, in the order of `calling`
     calling:   how the model is called with a batch; None if only its tensors are known
-    model:     the user's, where the trainer gives a copy of it
+    model:     the user's, where the trainer gives a copy of it; loss: that with which it trains
     unlike:    why the graph does not say what the model does in evaluation, if it does not
     """
 
@@ -156,6 +156,7 @@ class Traced:
     examples: tuple[TensorSpec, ...] = ()
     calling: Calling | None = None
     model: Any = None
+    loss: Any = None
     unlike: str = ""
 
     def check_evaluation(self) -> None:

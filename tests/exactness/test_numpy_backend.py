@@ -262,3 +262,23 @@ def test_of_a_batch_elsewhere_only_a_ranks_rows_come_to_its_device(monkeypatch):
     (first, _), (second, read) = World(2).run(rows)
     assert (first, second) == ([3, 3], [1, 1])
     assert read == [[12], [28]]
+
+
+def test_a_whole_tensor_beside_a_ranks_own_rows_of_another_is_refused():
+    """These would be rows of the first device's, trained with those of the whole batch."""
+    builder = graphs.Builder(8)
+    x, y = builder.input(0, (8, 4)), builder.input(1, (8, 4))
+    y = builder.linear("layer", builder.op("sum of both", "add_n", (x, y), (8, 4)), 4)
+    graph, where = builder.graph(y, "two"), cluster_of(2, 1)
+    options = PlanOptions(overlap=False, micro_batches=1)
+    stage = find_plan(graph, where, options, space=data_parallel(graph)).stage
+    whole = np.ones((8, 4), np.float32)
+
+    def rows(backend):
+        feed = Feed(stage.graph, stage.ops, 1, Groups(stage.mesh, backend.rank, backend))
+        feed.take([whole, whole])
+        feed.take([whole[:4], whole[:4]])
+        with pytest.raises(ValueError, match="tensors of 4 and of 8 rows: give the global batch"):
+            feed.take([whole, whole[:4]])
+
+    World(2).run(rows)

@@ -147,6 +147,7 @@ FUNCTIONS = {
     "buckets": lambda y: y * torch.bucketize(y, ONES.cumsum(0) / 4) + y * torch.searchsorted(
         ONES.cumsum(0) - 3, y.detach().round(), side="right"),
     "weight_norm": lambda y: y[:, :3] * torch._weight_norm(images(y)[0, 0], y[:2, :1], 0).sum(0),
+    "weight_norm of all": lambda y: torch._weight_norm(y, y[0, 0], -1),
     "bilinear": lambda y: F.bilinear(y[:, :3], y[:, 3:], FORMS, ONES[:2]),
     # places
     "rows": lambda y: y[torch.arange(y.shape[0]), (y.sum(1) > 0).long()],

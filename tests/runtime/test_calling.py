@@ -76,6 +76,25 @@ def test_an_example_holds_nothing_but_tensors():
         Calling.of(({"z": flow.ones(2)},), forward, flow.Tensor, True)
 
 
+def test_what_forward_takes_is_in_the_example_or_in_no_batch():
+    """A plan without it would leave it out without a word."""
+
+    def forward(x, mask=None):
+        return x
+
+    def every(**batch):
+        return batch["x"]
+
+    x = flow.ones(2)
+    given = {"x": x, "y": x}
+    for function, known in ((forward, {"id": x, "mask": None}), (every, {"id": 3, "mask": None})):
+        calling, _ = Calling.of((given,), function, flow.Tensor, True)
+        assert len(calling.flat("step", ({**given, **known},))) == 2
+        for call in (calling.flat, calling.inputs):
+            with pytest.raises(ValueError, match="the batch of step has 'mask', which forward"):
+                call("step", ({**given, "mask": x},))
+
+
 def test_a_graphs_name_is_a_text():
     name: Any = 3
     with pytest.raises(TypeError, match=r"`name` is the graph's, or None, got 3 \(int\)"):

@@ -53,9 +53,9 @@ def group_norm(e: GraphBuilder, a: Args) -> Ref:
 
 @aten("_weight_norm_interface", "_weight_norm")
 def weight_norm(e: GraphBuilder, a: Args) -> Any:
-    """g v / |v|, with the norm over all dims but `dim`."""
-    v, dim = e.ref(a["v"]), a["dim"] % e.ref(a["v"]).ndim
-    others = [d for d in range(v.ndim) if d != dim]
+    """g v / |v|, with the norm over all dims but `dim`; over all, if it is -1."""
+    v, dim = e.ref(a["v"]), a["dim"]
+    others = [d for d in range(v.ndim) if dim == -1 or d != dim % v.ndim]
     norms = e.same("sqrt", e.sum(e.same("square", v), others, keep=True))
     scale = e.op("broadcast_div", [a["g"], norms], norms.shape)
     w = e.op("broadcast_mul", [v, scale], v.shape)

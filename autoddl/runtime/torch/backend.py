@@ -20,6 +20,7 @@ from ...sbp.placement import NdSbp
 from ..backend import Facts, Kernels, OptimizerFn, Vjp
 from ..comm.beside import Beside, T
 from ..jobs.guard import rank, world_size
+from ..tracing.checks import hooked
 from ..update.parameters import check_handed, check_step
 from . import collectives
 from .autograd import Watcher, pull_back
@@ -186,6 +187,8 @@ class Torch:
                 f"e.g. lambda p: torch.optim.SGD(p, lr=0.1); it gave {type(made).__name__}"
             )
         check_handed(parameters, (p for group in made.param_groups for p in group["params"]))
+        if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters):
+            raise hooked("a parameter that the optimizer was given")
         check_step(type(made))
         check_parts(made)
         return TorchOptimizer(made)

@@ -49,14 +49,19 @@ class TorchOptimizer:
         self.own.step()
 
     def read(self, parameter: Any) -> Kept:
-        tensors = {
-            name: value
-            for name, value in self.own.state.get(parameter, {}).items()
-            if _is_part(name, value, parameter)
-        }
-        group = self._group(parameter)
-        options = {} if group is None else {k: v for k, v in group.items() if k != "params"}
-        return Kept.of(tensors, options)
+        state = self.own.state.get(parameter, {})
+        tensors = {n: value for n, value in state.items() if _is_part(n, value, parameter)}
+        numbers = {n: _as_number(value) for n, value in state.items() if n not in tensors}
+        for name, value in numbers.items():
+            if isinstance(value, torch.Tensor):
+                raise ValueError(
+                    f"{type(self.own).__name__} keeps {name} of shape {tuple(value.shape)} of a "
+                    f"parameter of shape {tuple(parameter.shape)}; a checkpoint has numbers, and "
+                    "tensors of that shape: take another optimizer, or save its state yourself"
+                )
+        group = self._group(parameter) or {}
+        options = {k: _as_number(v) for k, v in group.items() if k != "params"}
+        return Kept.of(tensors, {**options, **{f"state/{n}": v for n, v in numbers.items()}})
 
     def write(self, parameter: Any, kept: Kept) -> None:
         own = self.own.state[parameter]
@@ -65,11 +70,16 @@ class TorchOptimizer:
                 del own[name]
         for name, local in kept.tensors.items():
             own[name] = local.detach().clone()
-        if kept.tensors and self.kind in ("adam", "adamw") and _COUNT not in own:
-            own[_COUNT] = torch.tensor(float(self._steps))
+        numbers = kept.numbers
+        if kept.tensors and self.kind in ("adam", "adamw"):  # other frameworks count once for all
+            numbers.setdefault(_COUNT, float(self._steps))
+        own.update({n: torch.tensor(v) if type(v) is float else v for n, v in numbers.items()})
         group = self._group(parameter)
         if group is not None:
+            rates = {n: v for n, v in group.items() if isinstance(v, torch.Tensor)}
             kept.put_options(group)
+            for name, rate in rates.items():  # a compiled step reads its memory
+                group[name] = rate.fill_(group[name])
 
     def _group(self, parameter: Any) -> Any:
         """The parameter group that it is in, if it is in one."""
@@ -98,6 +108,11 @@ def _change(own: Any, group: Mapping[str, Any], rows: slice, columns: slice) -> 
         one.grad = (3 * start + shift).cos()
         copy.step()
     return one.detach() - start
+
+
+def _as_number(value: Any) -> Any:
+    """Of a tensor without dims."""
+    return value.item() if isinstance(value, torch.Tensor) and not value.ndim else value
 
 
 def _as_count(old: Any, count: int) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable, Mapping
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,14 +14,38 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ...plans.figures import figures
 from ...sbp.layout import is_chunk
+from ..evaluation.scores import Metric
 from ..jobs.guard import inside
 from ..state import Stored
+from ..traced import Traced
+from ..tracing.as_planned import AsPlanned
 from ..trainer import Trainer
 from ..whole_state import holders
 
 
 class TorchTrainer(Trainer):
     """See `Trainer`."""
+
+    def __init__(self, traced: Traced, *given: Any, **options: Any) -> None:
+        super().__init__(traced, *given, **options)
+        self._planned = AsPlanned(traced)
+
+    def step(self, *batch: Any) -> torch.Tensor:
+        _check_modes("step")
+        if not torch.is_grad_enabled():
+            raise ValueError("trainer.step computes gradients: call it outside of torch.no_grad")
+        self._planned.check(self.steps)
+        return super().step(*batch)
+
+    def eval_step(self, *inputs: Any) -> Any:
+        _check_modes("eval_step")
+        return super().eval_step(*inputs)
+
+    def evaluate(
+        self, batches: Iterable[Any], metrics: Mapping[str, Metric] | None = None
+    ) -> dict[str, float]:
+        _check_modes("evaluate")
+        return super().evaluate(batches, metrics)
 
     @inside("module")
     def module(self) -> nn.Module:
@@ -82,3 +108,12 @@ class TorchTrainer(Trainer):
         return [
             DeviceMesh(kind, torch.tensor(ranks).view(stage.mesh.extents)) for ranks, stage in pairs
         ]
+
+
+def _check_modes(call: str) -> None:
+    """ValueError where torch's operators compute otherwise than the plan has them do."""
+    if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+        raise ValueError(
+            f"trainer.{call} inside of torch.autocast: a plan has a precision of its own; call it "
+            'outside, and plan with precision="bfloat16"'
+        )

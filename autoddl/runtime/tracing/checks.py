@@ -63,11 +63,16 @@ def _check_hooks(model: Any, opaque: Collection[str]) -> None:
     hooks = "_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks"
     for what, one in watched:
         if any(getattr(one, name, None) for name in hooks):
-            raise ValueError(
-                f"{what.replace(' model.', ' ')} has a hook on gradients, which a plan, whose "
-                "backward pass is its own, would not call; change the gradients of parameters in "
-                "trainer.after_backward(hook), and others by operators of the model"
-            )
+            raise hooked(what.replace(" model.", " "))
+
+
+def hooked(what: str) -> ValueError:
+    """Why what has a hook on gradients is refused."""
+    return ValueError(
+        f"{what} has a hook on gradients, which a plan, whose backward pass is its own, would not "
+        "call; change the gradients of parameters in trainer.after_backward(hook), and others by "
+        "operators of the model"
+    )
 
 
 def check_rows(module: object, path: str, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:

@@ -9,7 +9,7 @@ import torch
 from ....graph.aten.product import dropping
 from ....graph.aten.table import Args, aten
 from ....graph.builder import Ref, Unknown
-from .constants import Varying
+from ...tracing.varying import Varying
 from .emit import Emitter
 
 
@@ -18,7 +18,8 @@ def attention(e: Emitter, a: Args) -> Ref:
     """softmax(q k^T scale + mask) v; see the rule of `attention`."""
     q, k, v = (e.ref(a[n]) for n in ("query", "key", "value"))
     scale = float(a["scale"] if a["scale"] is not None else q.shape[-1] ** -0.5)
-    mask, causal = _seen(a["attn_mask"], bool(a["is_causal"]), (q.shape[-2], k.shape[-2]))
+    size = q.shape[-2], k.shape[-2]
+    mask, causal = _seen(a["attn_mask"], bool(a["is_causal"]), size, e.batch)
     if not q.ndim == k.ndim == v.ndim == 4:
         if not q.ndim == k.ndim == v.ndim == 3 or (mask is not None and mask.ndim > 2):
             raise Unknown("attention of tensors that are not [batch, heads, rows, width]")
@@ -34,11 +35,11 @@ def attention(e: Emitter, a: Args) -> Ref:
     return e.op("attention", given, shape, causal=causal, scale=scale)
 
 
-def _seen(mask: Any, causal: bool, size: tuple[int, int]) -> tuple[Any, bool]:
+def _seen(mask: Any, causal: bool, size: tuple[int, int], batch: int) -> tuple[Any, bool]:
     """The mask, and whether attention is causal; what a known mask says is said without it."""
     if mask is None or isinstance(mask, Ref):
         return mask, causal
-    known = mask.values[0] if isinstance(mask, Varying) else mask
+    known = mask.stretched(batch)[0] if isinstance(mask, Varying) else mask
     if known.dtype == torch.bool:
         seen = known
     else:

@@ -5,6 +5,7 @@ What is known is computed (`constants.py`), and becomes a constant or a buffer w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,8 @@ import torch
 from torch.fx.experimental import symbolic_shapes  # type: ignore[import-not-found]
 
 from ....graph.builder import Factor, GraphBuilder, Ref, Size, Unknown
-from .constants import Known, Varying, dtype_name, filled, uniform
+from ...tracing.varying import Varying
+from .constants import Known, dtype_name, filled, uniform
 
 
 @dataclass
@@ -44,13 +46,17 @@ class Emitter(GraphBuilder):
         return self._numbers[expression]
 
     def _number(self, expression: Any, is_whole: bool) -> Any:
-        now, twice = (
-            float(expression.subs({s: n for s in expression.free_symbols}))
-            for n in (self.batch, 2 * self.batch)
-        )
-        power = {now: 0, 2 * now: 1, now / 2: -1}.get(twice)
-        if len(expression.free_symbols) > 1 or power is None:
+        def at(batch: int) -> float:
+            return float(expression.subs({s: batch for s in expression.free_symbols}))
+
+        now, others = at(self.batch), (2 * self.batch, self.batch + 1)
+        fits = [
+            power for power in (0, 1, -1)
+            if all(math.isclose(at(n), now * (n / self.batch) ** power) for n in others)
+        ]  # fmt: skip
+        if len(expression.free_symbols) > 1 or not fits:
             self.scales = False
+        power = fits[0] if fits else 0
         if not power or not self.scales:
             return int(now) if is_whole else now
         return Size(int(now), power) if is_whole else Factor(now, power)
@@ -70,10 +76,9 @@ class Emitter(GraphBuilder):
     def _constant(self, x: Any) -> Ref:
         limit = x.step(self.batch) if isinstance(x, Varying) else None
         if limit is not None:  # the numbers of the batch's rows
-            dtype, end = dtype_name(x.values[0].dtype), limit
-            step = int(x.values[1].flatten()[1])
-            attrs = {"integer_start": 0, "integer_limit": end, "integer_delta": step}
-            steps = self.op("arange", [], (Size(end // step, 1),), dtype, dtype=dtype, **attrs)
+            dtype = dtype_name(x.values[0].dtype)
+            attrs = {"integer_start": 0, "integer_limit": limit, "integer_delta": x.steps}
+            steps = self.op("arange", [], (Size(limit // x.steps, 1),), dtype, dtype=dtype, **attrs)
             return self.reshaped(steps, [steps.shape[0] if n > 1 else 1 for n in x.values[0].shape])
         part, wide, shape = (
             x.stretched(self.batch) if isinstance(x, Varying) else (x, None, x.shape)
@@ -113,7 +118,7 @@ class Emitter(GraphBuilder):
         value = indices.values[1] if isinstance(indices, Varying) else indices
         dims = [d - value.ndim for d, n in enumerate(value.shape) if n > 1]
         if isinstance(indices, Varying):
-            counts = indices.step(self.batch) == size and int(value.flatten()[1]) == step
+            counts = indices.step(self.batch) == size and indices.steps == step
         else:
             wanted = torch.arange(0, int(size), max(step, 1), dtype=value.dtype)
             counts = torch.equal(value.flatten(), wanted)

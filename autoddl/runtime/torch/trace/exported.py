@@ -8,6 +8,7 @@ pass of its own, of which an export knows nothing: it is refused.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import logging
 import warnings
@@ -126,7 +127,8 @@ def _own_news_aside() -> Iterator[None]:
 @_own_news_aside()
 def _export(whole: Whole, example: Sequence[torch.Tensor], shapes: Any) -> ExportedProgram:
     ours, hooks = instead(torch, "ctc_loss", _ctc), instead(Tensor, "register_hook", _hook)
-    with _no_own_backward(), hooks, plain_calls(), ours, whole.opaque.recorded():
+    sizes = instead(builtins, "len", _length)  # Python's own gives a plain number
+    with _no_own_backward(), hooks, plain_calls(), ours, sizes, whole.opaque.recorded():
         program = torch.export.export(whole, tuple(example), dynamic_shapes=shapes, strict=False)
     _inline_regions(program.graph_module)
     if any(n.op == "call_function" and may_change(n.target) for n in program.graph.nodes):
@@ -178,6 +180,10 @@ def _ctc(logs: Any, targets: Any, steps: Any, lengths: Any, *rest: Any) -> torch
     if targets.ndim != 2 or any(n.shape != logs.shape[1:2] for n in (*counts, targets[:, 0])):
         raise ValueError("ctc_loss is planned for targets [rows, longest] and lengths of all rows")
     return torch.ops.autoddl.ctc_loss(logs, targets, *counts, *rest)
+
+
+def _length(x: Any, own: Callable[[Any], int] = len) -> Any:
+    return x.shape[0] if isinstance(x, Tensor) and x.ndim else own(x)
 
 
 def _hook(x: Tensor, hook: Any) -> None:

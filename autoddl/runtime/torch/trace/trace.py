@@ -93,6 +93,7 @@ def trace_with_state(
         examples=tuple(TensorSpec(tuple(t.shape), dtype_name(t.dtype)) for t in tensors),
         calling=calling,
         model=model,
+        loss=loss,
         unlike=unlike,
     )
 

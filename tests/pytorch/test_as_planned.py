@@ -1,0 +1,148 @@
+"""What is changed after a model was planned, or around a step, is refused, or told wrong."""
+
+import functools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import autoddl
+from tests.runtime.random_plans import cluster_of
+
+X, Y = torch.linspace(-1, 1, 48).view(8, 6), torch.linspace(1, -1, 48).view(8, 6)
+
+
+class Model(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
+        self.register_buffer("shift", torch.zeros(6))
+        self.scale = 1.0
+
+    def forward(self, x):
+        return super().forward(x * self.scale) + self.shift
+
+
+def trained(model, loss=F.mse_loss, optimizer=lambda p: torch.optim.SGD(p, lr=0.1)):
+    trainer = autoddl.parallelize(
+        model, cluster_of(1, 1), example=(X, Y), loss=loss, optimizer=optimizer
+    )
+    trainer.step(X, Y)
+    return trainer
+
+
+def clamp(model):
+    for parameter in model.parameters():
+        parameter.data.clamp_(-0.1, 0.1)
+
+
+def average(model):
+    with torch.no_grad():
+        model[2].weight.mul_(0.9)
+
+
+CHANGES = {
+    "clamped weights": (clamp, r"0\.weight was changed in the model .*load_state_dict"),
+    "an average": (average, r"2\.weight was changed in the model"),
+    "a buffer": (lambda m: m.shift.fill_(1.0), "shift was changed in the model"),
+    "loaded": (lambda m: m.load_state_dict(Model().state_dict()), "was changed in the model"),
+    "frozen": (lambda m: m[0].requires_grad_(False), r"0\.weight was frozen after"),
+    "a number": (lambda m: setattr(m, "scale", 0.5), "scale was 1.0 when .* and is 0.5 now"),
+    "a layer": (lambda m: setattr(m, "1", nn.ReLU()), "module 1 was Tanh .* and is ReLU"),
+    "a hook": (lambda m: m[0].weight.register_hook(torch.neg), r"parameter 0\.weight has a hook"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_changes_in_the_model_is_refused(name):
+    change, why = CHANGES[name]
+    model = Model()
+    trainer = trained(model)
+    model.eval()  # as loops do
+    trainer.step(X, Y)
+    before = trainer.state_dict()
+    trainer.load_state_dict(before)
+    model.train()
+    change(model)
+    with pytest.raises(ValueError, match=why):
+        for _ in range(51):
+            trainer.step(X, Y)
+
+
+share = 0.5
+
+
+def test_what_changes_around_the_loss_is_refused(monkeypatch):
+    part = 0.5
+
+    def inner(y, t):
+        return part * F.mse_loss(y, t)
+
+    def outer(y, t):
+        return share * F.mse_loss(y, t)
+
+    whole = functools.partial(lambda y, t, part: part * F.mse_loss(y, t), part=0.5)
+    module = nn.SmoothL1Loss(beta=0.5)
+    trainers = [trained(Model(), loss) for loss in (inner, outer, whole, module)]
+    for trainer in trainers:
+        trainer.step(X, Y)
+    part, whole.keywords["part"], module.beta = 1.0, 1.0, 1.0
+    monkeypatch.setitem(globals(), "share", 1.0)
+    for trainer in trainers:
+        with pytest.raises(ValueError, match="the loss's .* was 0.5 when .* and is 1.0 now"):
+            for _ in range(51):
+                trainer.step(X, Y)
+
+
+def test_modes_of_torch_around_a_step_are_refused():
+    trainer = trained(Model())
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode, pytest.raises(ValueError, match="step computes gradients"):
+            trainer.step(X, Y)
+    with torch.inference_mode():
+        trainer.eval_step(X)
+    for call in (
+        lambda: trainer.step(X, Y),
+        lambda: trainer.eval_step(X),
+        lambda: trainer.evaluate([(X, Y)]),
+    ):
+        with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match="autocast"):
+            call()
+    trainer.step(X, Y)
+
+
+def test_hooks_on_what_the_optimizer_is_given_are_refused():
+    def hooked(parameters):
+        parameters[0].register_hook(torch.neg)
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    with pytest.raises(ValueError, match="the optimizer was given has a hook on gradients"):
+        trained(Model(), optimizer=hooked)
+
+
+KINDS = {
+    "nadam": lambda p: torch.optim.NAdam(p, lr=1e-2),
+    "asgd": lambda p: torch.optim.ASGD(p, lr=1e-2, lambd=0.1, t0=1),
+    "adam of a tensor's rate": lambda p: torch.optim.Adam(p, lr=torch.tensor(1e-2)),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_optimizers_with_numbers_of_each_parameter_go_on(name, tmp_path):
+    torch.manual_seed(0)
+    first = trained(Model(), optimizer=KINDS[name])
+    first.optimizer.param_groups[0]["lr"] *= 2  # as a schedule does
+    first.step(X, Y)
+    first.save(tmp_path)
+    torch.manual_seed(0)
+    second = trained(Model(), optimizer=KINDS[name])
+    second.load(tmp_path)
+    for _ in range(2):
+        assert float(second.step(X, Y)) == float(first.step(X, Y))
+    torch.testing.assert_close(second.state_dict(), first.state_dict(), rtol=0, atol=0)
+
+
+def test_a_state_that_no_checkpoint_holds_is_refused(tmp_path):
+    trainer = trained(Model(), optimizer=lambda p: torch.optim.Adafactor(p))
+    with pytest.raises(ValueError, match="Adafactor keeps .* take another optimizer"):
+        trainer.save(tmp_path)

@@ -1,0 +1,101 @@
+"""How what a model computes follows the batch: numbers, constants, and what is told of one size."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import autoddl
+from autoddl.graph.padding import find_padding
+from autoddl.graph.rows import find_rows
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
+from autoddl.runtime.torch.framework import build_trainer
+from autoddl.runtime.torch.trace.trace import trace_with_state
+from tests.pytorch.models import relative
+from tests.runtime.random_plans import cluster_of, random_plan
+
+ROWS, ALONE = 8, cluster_of(1, 1)
+X = torch.linspace(-1, 1, ROWS * 6).view(ROWS, 6)
+rows = torch.arange
+
+
+class Layer(nn.Linear):
+    """`change` of what a linear layer makes."""
+
+    def __init__(self, change=lambda x: x):
+        torch.manual_seed(0)
+        super().__init__(6, 6)
+        self.change = change
+
+    def forward(self, x):
+        return self.change(super().forward(x).tanh())
+
+
+def traced(change=lambda x: x, loss=F.mse_loss):
+    return trace_with_state(Layer(change), X, X.flip(1), loss=loss)
+
+
+def check_loss(found, parts, change=lambda x: x, loss=F.mse_loss):
+    """The first step's is that of eager torch."""
+    plan = random_plan(found.graph, ALONE, 0, micro_batches=parts)
+    trainer = build_trainer(found, plan, lambda p: torch.optim.SGD(p, lr=0.1))
+    y = X.flip(1)
+    expected = loss(Layer(change)(X), y)
+    assert relative(float(trainer.step(X, y)), float(expected)) < 1e-6
+    return trainer
+
+
+GROUPS = {
+    "groups of four": lambda x: x + (rows(x.shape[0]) // 4)[:, None],
+    "the first four": lambda x: x * (rows(x.shape[0]) < 4)[:, None],
+    "four in turns": lambda x: x + x[rows(x.shape[0]) % 4],
+    "no more than the fourth": lambda x: x + x[rows(x.shape[0]).clamp(max=3)],
+    "rows before the last four": lambda x: torch.ones(x.shape[0], x.shape[0]).tril(-4) @ x,
+    "their number": lambda x: x * (torch.tensor(x.shape[0]) // 4),
+    "of a class": lambda x: x + F.one_hot(rows(x.shape[0]) // 5, 6),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_constants_that_are_otherwise_at_the_example_than_at_two_and_three_rows(name):
+    found = traced(GROUPS[name])
+    assert found.graph.batch == 0
+    check_loss(found, 1, GROUPS[name])
+
+
+@pytest.mark.parametrize(
+    "share", [lambda n: n // 4, lambda n: (n + 7) // 8 * 8, lambda n: n % 3, lambda n: n - 1]
+)
+def test_a_number_that_is_not_proportional_to_the_batch(share):
+    """At twice the rows the first two look as if they were."""
+    assert traced(loss=lambda y, t: (y - t).square().sum() / share(y.shape[0])).graph.batch == 0
+
+
+def test_numbers_that_are():
+    def loss(y, t):
+        return (y - t).square().sum() / len(y) + y.shape[0] * 0.01 * y.mean()
+
+    found = traced(lambda x: x + torch.zeros(len(x), 6), loss)
+    assert found.graph.batch == ROWS
+    for parts in (1, 4):
+        check_loss(found, parts, loss=loss)
+    assert len(X) == ROWS and type(len(X)) is int  # Python's own again
+
+
+def test_a_model_for_one_size_of_the_batch():
+    found = traced(GROUPS["groups of four"])
+    with pytest.raises(ValueError, match="for one size of the batch, and cannot .* 2 micro"):
+        find_plan(found.graph, ALONE, PlanOptions(micro_batches=2))
+    trainer = check_loss(found, 1, GROUPS["groups of four"])
+    assert len(X[trainer.rows]) == ROWS
+
+
+def test_batch_norm_without_moving_statistics_takes_those_of_the_batch_in_evaluation_too():
+    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6, track_running_stats=False))
+    graph = autoddl.trace(model, X, X, loss=F.mse_loss)
+    assert find_rows(graph, evaluates=True).meeting is not None
+    with pytest.raises(ValueError, match="rows of the batch meet in 1/normalization"):
+        find_padding(graph, evaluates=True)
+    model[1] = nn.BatchNorm1d(6)
+    find_padding(autoddl.trace(model, X, X, loss=F.mse_loss), evaluates=True)
