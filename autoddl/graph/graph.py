@@ -3,8 +3,10 @@
 A `Graph` is what a back end's tracer produces and all planning consumes. Operators keep the back
 end's kind names (`broadcast_matmul`, `conv2d`, ...) and its attributes. Four kinds have no inputs
 and stand for data: `input` (attrs: `index`), `param` (attrs: `name`), `buffer` (attrs: `name`),
-`constant` kinds of the back end. Four are the graph's own: `fork` (identity: one tensor, several
-consumers), `loss` (the sink that takes the scalar loss), and in the graph of a pipeline stage
+`constant` kinds of the back end. Five are the graph's own: `fork` (identity: one tensor, several
+consumers), `loss` (the sink that takes the scalar loss), `by_mode` (of two tensors the first in
+training and the second in evaluation; of one, which only evaluation gives), and in the graph of a
+pipeline stage
 `stage_input` (a source: what an earlier stage sends) and `stage_output` (a sink: what it sends on),
 with attrs `tensor` (its name in the whole graph) and `gradient` (whether one comes or goes back).
 
@@ -15,7 +17,7 @@ Operators and tensors (`operator`) know what of them is proportional to the batc
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress, count
@@ -268,6 +270,26 @@ class Graph(Once):
         for name in (*self.outputs, *((self.loss,) if self.loss else ())):
             assert name in seen, f"the graph returns an unknown tensor {name}"
 
+    def in_mode(self, training: bool) -> Graph:
+        """The graph with an identity for each `by_mode` whose tensor is known, as the mode is."""
+        if all(op.kind != "by_mode" for op in self.ops):
+            return self
+        return self.once(_in_training if training else _in_evaluation)
+
+    def evaluated_alone(self, unsent: Collection[str] = ()) -> frozenset[str]:
+        """Names of the operators that nothing needs in training, where `unsent` is not sent on."""
+        found: set[str] = set()
+        for op in reversed(self.ops):
+            uses = [use for name in op.outputs for use in self.consumers[name]]
+            if op.kind == "by_mode" and len(op.inputs) == 1:
+                found.add(op.name)
+            elif op.kind == "stage_output":
+                found.update([op.name] if op.attrs["tensor"] in unsent else [])
+            elif uses and not {*op.outputs} & {*self.outputs}:
+                alone = (u.name in found or (u.kind, n) == ("by_mode", 1) for u, n in uses)
+                found.update([op.name] if all(alone) else [])
+        return frozenset(found)
+
     def with_batch(self, batch: int) -> Graph:
         """The same graph for another batch size. ValueError if the model cannot be re-batched."""
         if batch == self.batch:
@@ -371,6 +393,25 @@ class Graph(Once):
     def fingerprint(self) -> str:
         """A hash of the operators, shapes and attributes: two traces of one model agree."""
         return self.to_json()["fingerprint"]
+
+
+def _in_training(graph: Graph) -> Graph:
+    return _chosen(graph, 0)
+
+
+def _in_evaluation(graph: Graph) -> Graph:
+    return _chosen(graph, 1)
+
+
+def _chosen(graph: Graph, mode: int) -> Graph:
+    def chosen(op: Op) -> Op:
+        if op.kind != "by_mode" or len(op.inputs) + mode == 1:
+            return op
+        return dataclasses.replace(op, kind="identity", inputs=op.inputs[mode:][:1] or op.inputs)
+
+    found = dataclasses.replace(graph, ops=tuple(map(chosen, graph.ops)))
+    found.__dict__["gradients"] = graph.gradients  # slow to find out
+    return found
 
 
 StoredGraph = Annotated[Graph, AfterValidator(lambda g: g.verify() or g), Versioned()]

@@ -61,6 +61,7 @@ def find_padding(graph: Graph, evaluates: bool = False) -> Padding:
     short = "with fewer rows than the plan's; drop a last short batch, as with drop_last=True"
     if graph.batch == 0:
         raise ValueError(f"the graph has no batch dim: it cannot be run {short}")
+    graph = graph.in_mode(not evaluates)
     walk = walked(graph, evaluates)
     norms = (op for op in graph.ops if is_training_norm(op, evaluates))
     meeting = next(norms, None) or walk.met.get(graph.loss)

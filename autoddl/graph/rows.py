@@ -152,6 +152,7 @@ def _found(graph: Graph, evaluates: bool) -> Rows:
 
 def walked(graph: Graph, evaluates: bool = False) -> Walk:
     """The pass over a graph in which all sums are known that have to be."""
+    graph = graph.in_mode(not evaluates)
     if graph.batch == 1:
         graph = graph.with_batch(2)  # one row cannot be told from a dim of size 1
     norms = [op for op in graph.ops if is_training_norm(op, evaluates)]
@@ -173,6 +174,7 @@ def in_several(graph: Graph, rows: Rows, layer_of: Mapping[str, int]) -> str | N
 
 def rows_apart(graph: Graph) -> frozenset[str]:
     """The tensors that are concatenated rows when the model is evaluated in parts."""
+    graph = graph.in_mode(training=False)
     walk = Walk(graph, _computing(graph, graph.outputs), frozenset(), True, plain=True)
     walk.run()
     return frozenset(

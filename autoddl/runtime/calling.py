@@ -100,6 +100,11 @@ class Calling:
         return {key: batch[0][key] for key in self.structure} if self.keys else batch[-1]
 
     @property
+    def without_target(self) -> Calling:
+        """Of the model alone, called with the same tensors."""
+        return self if self.keys else Calling(self.structure[:-1])
+
+    @property
     def slots(self) -> list[int]:
         """The numbers of a batch's tensors."""
         return [slot.index for _, slot in _leaves(self.structure)]

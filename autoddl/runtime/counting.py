@@ -30,6 +30,8 @@ class Counting:
         graph: Graph, parts: int, evaluates: bool = False, stages: Sequence[Graph] = ()
     ) -> Counting:
         """Of a whole model's graph, which is cut into `stages`, in training or evaluation."""
+        graph = graph.in_mode(not evaluates)
+        stages = [stage.in_mode(not evaluates) for stage in stages]
         rows = find_rows(graph, evaluates)
         spread = [name for name in rows.known for stage in stages if _is_spread(stage, name)]
         if spread:

@@ -14,7 +14,7 @@ from typing import Any
 from ..graph.graph import Graph, Op
 from ..graph.rows import Rows
 from ..plans import Plan, StagePlan
-from ..plans.figures import figures
+from ..plans.figures import Link, figures
 from ..plans.stage_figures import stage_figures
 from .backend import Backend, Tensor
 from .comm.communicating import communicating_passes
@@ -23,6 +23,7 @@ from .comm.transfers import Resharding
 from .counting import Counting
 from .emulate.arrival import Arrival
 from .emulate.emulate import Emulator
+from .evaluation.mode import check_moved, evaluated_links, in_mode, unsent
 from .execution.buckets import buckets_of
 from .execution.chains import in_chains
 from .execution.executor import Executor, Values
@@ -45,6 +46,9 @@ class Job:
     ranks:    the job's ranks of each part, in the order of its mesh
     stage:    this rank's
     groups:   of this rank's stage
+    evaluated: the whole graph as it is evaluated, without a loss if there is none then
+    results:  the tensors that the model gives in evaluation, in the order of its structure
+    aside:    the links between parts that nothing needs in training
     counting: how the micro-batches of the whole model add up in training
     whole:    the user's own parameters and buffers, by name
     emulator: waits in the place of kernels; results then mean nothing
@@ -58,6 +62,9 @@ class Job:
     run_state: RunState
     opaque: Mapping[str, OpaqueFn]
     counting: Counting
+    evaluated: Graph
+    results: tuple[str, ...]
+    aside: frozenset[Link]
     whole: Mapping[str, Tensor]
     emulator: Emulator | None = None
     beside: bool = False
@@ -90,11 +97,15 @@ class Job:
         counting.rows.check(plan.micro_batches)
         opaque = {k: backend.kernels.opaque(call) for k, call in traced.opaque.items()}
         whole = {**traced.params, **traced.buffers}
+        aside = evaluated_links(plan)
+        check_moved(plan, aside)
         run_state, model = RunState(one.seed), stage_figures(one).model
         emulator = Emulator(model, groups, run_state, plan.num_stages > 1) if emulate else None
         return cls(
-            plan, ranks, stage, groups, run_state, opaque, counting, whole, emulator, beside, debug
-        )
+            plan, ranks, stage, groups, run_state, opaque, counting,
+            traced.evaluation.graph(plan.graph), traced.evaluation.names(plan.graph),
+            aside, whole, emulator, beside, debug,
+        )  # fmt: skip
 
     def executor(
         self,
@@ -111,11 +122,16 @@ class Job:
         counting: of an evaluation whose micro-batches add up
         recorder: of what runs
         """
-        counting = self.counting if wanted is None else counting
+        counting, idle = self.counting if wanted is None else counting, frozenset[str]()
         scales = None if counting is None else counting.scales()
+        if wanted is None:
+            idle = graph.evaluated_alone(unsent(figures(self.plan).travel.links, self.aside))
+            plan = in_mode(plan, training=True)
+            graph = plan.graph
         program = compile_program(
             graph, plan.ops, plan.edges, self.groups, self.run_state, self.opaque, wanted,
             plan.recomputed, by_input=not figures(self.plan).schedule.joint, scales=scales,
+            idle=idle,
         )  # fmt: skip
         if wanted is None and plan.precision != "float32" and not self.emulator:
             check_kernels(program, plan.precision, self.groups.backend)
@@ -199,13 +215,13 @@ class Part:
         if op.kind == "buffer":
             self.state.add_buffer(name, whole, nd)
         else:
-            trained = op.outputs[0] in self.plan.graph.needs_grad
+            trained = op.outputs[0] in self._job.plan.graph.needs_grad
             self.parameters[name] = self.state.add_parameter(name, whole, nd, trained)
 
     @property
     def trained(self) -> dict[str, Any]:
-        """The parameters that get gradients, by name."""
-        graph = self.plan.graph
+        """The parameters that get gradients, of this part or of others that hold them, by name."""
+        graph = self._job.plan.graph
         return {
             name: p for name, p in self.parameters.items()
             if self._holds[name].outputs[0] in graph.needs_grad

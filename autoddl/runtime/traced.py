@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +23,15 @@ Place = tuple[dict[str, Any], str]  # a module's table of tensors, and the name 
 
 class OpaqueWarning(UserWarning):
     """A submodule runs as one operator because of something unknown inside it."""
+
+
+def levels_to_caller() -> int:
+    """The `stacklevel` with which a warning points at the code that called autoddl."""
+    package = os.path.dirname(os.path.dirname(__file__))
+    levels, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        levels, frame = levels + 1, frame.f_back
+    return levels
 
 
 def with_hints(trace: Trace) -> Trace:
@@ -132,6 +143,41 @@ def places_of(modules: Iterable[Any]) -> dict[int, tuple[Place, ...]]:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """What a model gives in evaluation, where its graph is that of training and evaluation.
+
+    structure: its result with a `Slot` in the place of each tensor
+    results:   of each slot, which one of the graph's outputs it is; None: as many as these
+    unlike:    why the graph does not say what the model does in evaluation, if it does not
+    no_loss:   why there is no loss of what the model gives in evaluation, if there is none
+    """
+
+    structure: Any = None
+    results: tuple[int, ...] | None = None
+    unlike: str = ""
+    no_loss: str = ""
+
+    def names(self, graph: Graph) -> tuple[str, ...]:
+        """The tensors of the slots, by their names in a planned graph."""
+        outputs = graph.outputs
+        return outputs if self.results is None else tuple(outputs[n] for n in self.results)
+
+    def graph(self, graph: Graph) -> Graph:
+        """A planned graph of both modes as it is in evaluation."""
+        found = graph.in_mode(training=False)
+        return replace(found, loss="") if self.no_loss else found
+
+    def check(self) -> None:
+        """ValueError if the graph does not say what the model does in evaluation."""
+        if self.unlike:
+            raise ValueError(
+                "the model computes otherwise in evaluation (self.training), in a way that a plan "
+                f"does not follow: {self.unlike}; evaluate the model itself on one process, with "
+                "trainer.state_dict()"
+            )
+
+
+@dataclass(frozen=True)
 class Traced:
     """A graph and what the runtime needs beside it.
 
@@ -140,11 +186,10 @@ class Traced:
                those that the graph does not read (BatchNorm's counter) are there too
     keys:      of the model's `state_dict` -> the name of that tensor; tied ones share it
     opaque:    operator name -> how to run it, for each operator of kind `opaque` (`Kernels.opaque`)
-    structure: the model's result with `Slot(i)` in the place of `graph.outputs[i]`
+    evaluation: of the graph's outputs those that the model gives in evaluation
     examples:  the specs of all tensors of the example, in the order of `calling`
     calling:   how the model is called with a batch; None if only its tensors are known
     model:     the user's, where the trainer gives a copy of it; loss: that with which it trains
-    unlike:    why the graph does not say what the model does in evaluation, if it does not
     """
 
     graph: Graph
@@ -152,21 +197,11 @@ class Traced:
     buffers: Mapping[str, Tensor]
     keys: Mapping[str, str]
     opaque: Mapping[str, OpaqueCall] = field(default_factory=dict)
-    structure: Any = None
+    evaluation: Evaluation = Evaluation()
     examples: tuple[TensorSpec, ...] = ()
     calling: Calling | None = None
     model: Any = None
     loss: Any = None
-    unlike: str = ""
-
-    def check_evaluation(self) -> None:
-        """ValueError if the graph does not say what the model does in evaluation."""
-        if self.unlike:
-            raise ValueError(
-                "the model computes otherwise in evaluation (self.training), in a way that a plan "
-                f"does not follow: {self.unlike}; evaluate the model itself on one process, with "
-                "trainer.state_dict()"
-            )
 
     @property
     def batches(self) -> Calling:

@@ -308,7 +308,7 @@ class Trainer:
     # ---- evaluation and state
 
     def eval_step(self, *inputs: Any) -> Any:
-        """The model's result, whole on every rank, in evaluation mode.
+        """The model's result in evaluation mode, of the structure it has there, on every rank.
 
         inputs: the model's inputs for a whole batch, the same on every rank; a dict, if the example
                 is one, needs no more than the model takes
@@ -317,14 +317,14 @@ class Trainer:
         have another size than in training, as long as the planned splits divide it. Raises
         ValueError if they do not, or if the inputs do not fit the example's.
         """
-        self._traced.check_evaluation()
+        self._traced.evaluation.check()
         tensors: Sequence[Any] = inputs
         if self._traced.calling is not None:
             tensors = self._traced.calling.inputs("eval_step", inputs)
         rows = rows_of(self.graph, tensors, self.plan.batch)
         whole = self._evaluator.prepared(rows, tensors)
         self.roll_call("eval_step", rows, said=self.alike.in_evaluation(tensors))
-        return put_tensors(self._traced.structure, whole())
+        return put_tensors(self._traced.evaluation.structure, whole())
 
     def evaluate(
         self, batches: Iterable[Any], metrics: Mapping[str, Metric] | None = None
@@ -340,10 +340,12 @@ class Trainer:
         A loss that is a mean over rows is that of the whole data set, one that is divided by a sum
         of weights counts with these, and a sum is added up; any other counts with its rows. No rank
         has all results: those that compute them call the metrics on local tensors, each with its
-        rows. Raises ValueError if a batch does not fit the example, if there is none, or if rows of
-        the batch meet in evaluation too and the plan's splits do not divide it.
+        rows. Where the model gives other results than in training and the loss cannot take them,
+        there is none: the metrics come alone. Raises ValueError if a batch does not fit the
+        example, if there is none, no loss and no metric, or if rows of the batch meet in evaluation
+        too and the plan's splits do not divide it.
         """
-        self._traced.check_evaluation()
+        self._traced.evaluation.check()
         return self._scores.of(
             batches, {} if metrics is None else metrics, self.roll_call, self.alike.in_evaluation
         )

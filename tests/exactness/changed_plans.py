@@ -29,7 +29,7 @@ from autoddl.plans import Plan, StagePlan
 from autoddl.plans.schedule.orders import SCHEDULES
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.nested import Slot
-from autoddl.runtime.traced import Traced
+from autoddl.runtime.traced import Evaluation, Traced
 from autoddl.runtime.trainer import Trainer
 from autoddl.sbp.collectives import legal_steps
 from autoddl.sbp.placement import B, NdSbp, P, Placement, S
@@ -388,7 +388,7 @@ def outcome(text: str, graph: Graph, expected: Expected) -> tuple[str, str]:
 
     def train(backend: NumPy) -> tuple[list[float], dict[str, np.ndarray]]:
         params = start(graph)
-        traced = Traced(graph, params, {}, {name: name for name in params}, structure=Slot(0))
+        traced = Traced(graph, params, {}, {n: n for n in params}, evaluation=Evaluation(Slot(0)))
         optimizer = functools.partial(Momentum, lr=RATE, momentum=MOMENTUM)
         trainer = Trainer(traced, plan, optimizer, backend)
         losses = [float(trainer.step(batch(graph, step))) for step in range(STEPS)]

@@ -15,7 +15,7 @@ from autograd import grad
 from autoddl.graph.graph import Graph
 from autoddl.plans import Plan
 from autoddl.runtime.nested import Slot
-from autoddl.runtime.traced import Traced
+from autoddl.runtime.traced import Evaluation, Traced
 from autoddl.runtime.trainer import Trainer
 from autoddl.sbp.oracle import Shard
 from tests.exactness.numpy_backend import Momentum, NumPy, World
@@ -91,7 +91,7 @@ def by_plan(
     def train(backend: NumPy) -> tuple[list[float], Arrays]:
         own = {k: v.copy() for k, v in params.items()}
         rest = {k: v.copy() for k, v in buffers.items()}
-        traced = Traced(plan.graph, own, rest, keys, structure=Slot(0))
+        traced = Traced(plan.graph, own, rest, keys, evaluation=Evaluation(Slot(0)))
         trainer = Trainer(
             traced, plan, functools.partial(Momentum, lr=RATE, momentum=MOMENTUM), backend
         )

@@ -24,7 +24,7 @@ from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.comm.passing import Passing
 from autoddl.runtime.feed import Feed
 from autoddl.runtime.nested import Slot
-from autoddl.runtime.traced import Traced
+from autoddl.runtime.traced import Evaluation, Traced
 from autoddl.runtime.trainer import Trainer
 from autoddl.runtime.update.loss_scale import LossScaler
 from autoddl.sbp.placement import B, S
@@ -110,7 +110,7 @@ def check(graph, plan: Plan, then: Plan | None = None):
     expected = alone(graph)
     assert max(expected[0][1]) > LIMIT
     params = start(graph)
-    traced = Traced(graph, params, {}, {name: name for name in params}, structure=Slot(0))
+    traced = Traced(graph, params, {}, {n: n for n in params}, evaluation=Evaluation(Slot(0)))
 
     def train(folder, backend):
         optimizer = functools.partial(Momentum, lr=RATE, momentum=MOMENTUM)
@@ -225,7 +225,7 @@ def test_what_a_stage_receives_lives_as_long_as_its_micro_batch(tmp_path, monkey
 
     monkeypatch.setattr(Passing, "transfer", noted)
     params = start(graph)
-    traced = Traced(graph, params, {}, {name: name for name in params}, structure=Slot(0))
+    traced = Traced(graph, params, {}, {n: n for n in params}, evaluation=Evaluation(Slot(0)))
 
     optimizer = functools.partial(Momentum, lr=RATE, momentum=MOMENTUM)
 

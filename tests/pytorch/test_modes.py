@@ -1,4 +1,4 @@
-"""What a model does with `self.training` is done in evaluation too, or evaluation is refused."""
+"""What a model does with `self.training` is done in evaluation too."""
 
 import pytest
 import torch
@@ -98,7 +98,7 @@ def loss(result, target):
     return sum((F.mse_loss(y, target) for y in results), torch.zeros(()))
 
 
-def trained(model, x):
+def trained(model, x, loss=loss):
     traced = trace_with_state(model, x, x, loss=loss)
     plan = random_plan(traced.graph, ALONE, 0)
     trainer = build_trainer(traced, plan, lambda p: torch.optim.SGD(p, lr=0.1))
@@ -137,9 +137,41 @@ def test_only_what_another_mode_asks_for_is_recorded_again(kind, rate, exports, 
     assert torch.allclose(trainer.eval_step(x), model.eval()(x), atol=1e-6)
 
 
-def test_results_of_another_form_in_evaluation_are_refused():
-    x = torch.randn(4, 6)
-    _, trainer = trained(Sides(), x)
-    for evaluate in (lambda: trainer.eval_step(x), lambda: trainer.evaluate([(x, x)])):
-        with pytest.raises(ValueError, match=r"otherwise in evaluation .*another structure"):
-            evaluate()
+class Taken(Dropped):
+    """Whose loss takes results of training alone."""
+
+    def forward(self, x):
+        y = self.last(x)
+        return {"y": y, "aux": self.first(x)} if self.training else (y.argmax(-1), y)
+
+
+@pytest.mark.parametrize("kind", [Sides, pytest.param(Taken, marks=FULL)])
+def test_results_have_a_structure_of_their_own_in_evaluation(kind):
+    torch.manual_seed(0)
+    model, x = kind(), torch.randn(4, 6)
+    graph, trainer = trained(model, x, loss if kind is Sides else sum_of)
+    assert graph.batch == 4 and not any("argmax" in name for name in in_training(trainer))
+    model.load_state_dict(trainer.state_dict())
+    found, expected = trainer.eval_step(x), model.eval()(x)
+    if kind is Sides:
+        assert torch.allclose(found, expected, atol=1e-6)
+        score = float(F.mse_loss(expected, x).detach())
+        assert trainer.evaluate([(x, x)])["loss"] == pytest.approx(score, rel=1e-5)
+        return
+    assert torch.equal(found[0], expected[0]) and torch.allclose(found[1], expected[1], atol=1e-6)
+    with pytest.raises(ValueError, match=r"no loss of what .*: TypeError: tuple indices"):
+        trainer.evaluate([(x, x)])
+    with pytest.warns(UserWarning, match="metrics alone") as told:
+        found = trainer.evaluate([(x, x)], {"first": lambda out, target: out[0] == 0})
+    assert found == {"first": float((expected[0] == 0).float().mean())}
+    assert told[0].filename == __file__
+
+
+def in_training(trainer):
+    """The names of operators that a step runs."""
+    (part,) = trainer._parts.values()
+    return [node.op.name for node in part.executor._program.nodes]
+
+
+def sum_of(results, target):
+    return F.mse_loss(results["y"], target) + F.mse_loss(results["aux"], target)

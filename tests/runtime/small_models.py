@@ -89,6 +89,18 @@ def dense(depth=6, width=12):
     return nn.Sequential(*(module for pair in layers for module in pair))
 
 
+class HalfTied(nn.Module):
+    """Its first layer's weight is the last one's, too, without a gradient there, or anywhere."""
+
+    def __init__(self, frozen=False):
+        super().__init__()
+        self.layers = dense(6, 8)
+        self.layers[0].weight.requires_grad_(not frozen)
+
+    def forward(self, x):
+        return F.linear(self.layers(x), self.layers[0].weight.detach())
+
+
 def classes(out, target):
     return F.cross_entropy(out.reshape(-1, out.shape[-1]), target.reshape(-1))
 
@@ -208,6 +220,8 @@ MODELS = {
     "perceptron": (Perceptron, mean_square, rows),
     "classifier": (lambda: Perceptron(64), classes, labelled),
     "dense": (dense, mean_square, rows),
+    "half tied": (HalfTied, mean_square, rows),
+    "frozen tied": (lambda: HalfTied(frozen=True), mean_square, rows),
     "wide": (lambda: dense(4, 32), mean_square, rows),
     "ladder": (Ladder, mean_square, rows),
     "convnet": (ConvNet, classes, images),

@@ -42,6 +42,12 @@ def test_two_stages(launch, cases):
     assert all(("stages=2x2" in line) == (n == 2) for line, n in zip(lines, chunked, strict=True))
 
 
+def test_a_parameter_that_two_stages_have_and_one_or_none_trains(launch):
+    names = "half tied", "frozen tied"
+    cases = [case(names[0], 2, 1, 2, debug=True), case(names[1], 2, 1, 2)]
+    assert all("tied=1" in line for line in passes(launch, 2, cases))
+
+
 STORED_SPLIT = (
     case("dense", 2, 2, 2, "zb-h1", 4, zero=2),
     case("stack", 2, 2, 2, "1f1b", 4, zero=3, recomputed=True),

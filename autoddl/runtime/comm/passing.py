@@ -35,7 +35,8 @@ class Passing:
         self.reshards: dict[tuple[Link, str], Resharding] = {}
         for link, plans in self._known.travel.reshards.items():
             for direction, reshard in zip("FB", plans, strict=True):
-                if reshard is not None and {link.source, link.target} & parts.keys():
+                is_mine = {link.source, link.target} & parts.keys() and link not in job.aside
+                if reshard is not None and is_mine:
                     self.reshards[link, direction] = Resharding(
                         reshard, at, gpus, backend, beside=job.beside, signal=signal
                     )
@@ -47,7 +48,7 @@ class Passing:
         travel, graph = self._known.travel, self._job.plan.graph
         found, groups = {}, self._job.groups
         for link, (forward, backward) in travel.local_paths.items():
-            if link.source in self._parts:
+            if link.source in self._parts and link not in self._job.aside:
                 shape = graph.tensors[link.tensor].spec.shape
                 out, into = travel.ends(link)
                 back = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ...graph.graph import Graph
 from ...graph.placed import PlannedOp
 from ...graph.rows import rows_apart
-from ...plans import Plan
+from ...plans import Plan, StagePlan
 from ...plans.figures import Link, figures
 from ...sbp.layout import TensorSpec, is_even
 from ...sbp.mesh import Device, Mesh
@@ -26,6 +26,7 @@ from ..execution.executor import Executor, Values, sent_key
 from ..execution.program import needed_ops
 from ..feed import Feed
 from ..part import Job, Part
+from .mode import in_mode
 
 Fed = Mapping[int, Sequence[Values]]  # of each of this rank's parts, of each micro-batch
 LARGEST_BATCH_HINT = 4096  # rows: an error looks no further for sizes that would do
@@ -58,11 +59,11 @@ class Sized:
         return True
 
 
-def micro_batches_in(graph: Graph, batch: int) -> int | None:
-    """How many parts of the graph's own size the batch is, if its results can be put together."""
+def micro_batches_in(graph: Graph, batch: int, results: Sequence[str]) -> int | None:
+    """How many parts of the graph's own size the batch is, if `results` can be put together."""
     if graph.batch in (0, batch):
         return 1
-    if batch % graph.batch == 0 and rows_apart(graph).issuperset(graph.outputs):
+    if batch % graph.batch == 0 and rows_apart(graph).issuperset(results):
         return batch // graph.batch
     return None
 
@@ -100,20 +101,21 @@ class Evaluator:
     """Evaluates with the parameters of `parts`, this rank's, which is `device` of the cluster.
 
     sums: tensors that are wanted beside the model's results, and add up over micro-batches; a batch
-          of any size is filled up with padding then, if the model allows it
+          of any size is filled up with padding then, if the model allows it. None without
     """
 
     def __init__(
-        self, job: Job, parts: Mapping[int, Part], device: Device, sums: Sequence[str] = ()
+        self, job: Job, parts: Mapping[int, Part], device: Device, sums: Sequence[str] | None = None
     ) -> None:
-        self.names = (*job.plan.graph.outputs, *sums)
-        self._adds_up = bool(sums)
+        self.names = (*job.results, *(sums or ()))
+        self._adds_up = sums is not None
         self._job = job
         self._plan = job.plan
+        self._stages = [in_mode(stage, training=False) for stage in job.plan.stages]
         self._groups = job.groups
         self._parts = parts
         self._device = device
-        self._links, self._wanted = _needed(job.plan, self.names)
+        self._links, self._wanted = _needed(job.plan, self._stages, self.names)
         self._runs: dict[int, Run] = {}
 
     def prepared(self, rows: int, inputs: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
@@ -137,7 +139,7 @@ class Evaluator:
 
     def _cut(self, rows: int) -> tuple[tuple[Graph, ...], int, Counting | None]:
         """The graphs of all parts, how often they run on so many rows, and how that adds up."""
-        stages, whole = self._plan.stages, self._plan.graph
+        stages, whole = self._stages, self._job.evaluated
         graphs = tuple(stage.graph for stage in stages)
         if self._adds_up and whole.batch:
             parts = -(-rows // whole.batch)
@@ -146,7 +148,7 @@ class Evaluator:
                 return graphs, parts, counting
         parts = 1 if whole.batch in (0, rows) else None
         if not self._adds_up:
-            parts = micro_batches_in(whole, rows)
+            parts = micro_batches_in(whole, rows, self.names)
         if parts is not None:
             return graphs, parts, None
         sized = [
@@ -161,9 +163,9 @@ class Evaluator:
         graphs, parts, counting = self._cut(rows)
         feeds, executors = {}, {}
         for v, part in self._parts.items():
-            graph, wanted = graphs[v], self._wanted[v]
-            feeds[v] = Feed(graph, part.plan.ops, parts, self._groups, needed_ops(graph, wanted))
-            executors[v] = self._job.executor(graph, part.plan, part.state, wanted, counting)
+            graph, stage, wanted = graphs[v], self._stages[v], self._wanted[v]
+            feeds[v] = Feed(graph, stage.ops, parts, self._groups, needed_ops(graph, wanted))
+            executors[v] = self._job.executor(graph, stage, part.state, wanted, counting)
         reshards, local = {}, {}
         for link in self._links:
             if not {link.source, link.target} & self._parts.keys():
@@ -257,15 +259,20 @@ def _maker(plan: Plan, name: str) -> int:
     return (listed or [v for v, graph in enumerate(graphs) if name in graph.producers])[0]
 
 
-def _needed(plan: Plan, names: Sequence[str]) -> tuple[list[Link], list[frozenset[str]]]:
-    """The links that the model's results depend on; of every part its results and sending ends."""
+def _needed(
+    plan: Plan, stages: Sequence[StagePlan], names: Sequence[str]
+) -> tuple[list[Link], list[frozenset[str]]]:
+    """The links that the model's results depend on; of every part its results and sending ends.
+
+    stages: as they run in evaluation
+    """
     predicted = figures(plan)
     wanted: list[set[str]] = [set() for _ in plan.stages]
     for name in names:
         wanted[_maker(plan, name)].add(name)
     links: list[Link] = []
     for v in reversed(range(len(plan.stages))):
-        needed = needed_ops(plan.stages[v].graph, frozenset(wanted[v]))
+        needed = needed_ops(stages[v].graph, frozenset(wanted[v]))
         for link in predicted.travel.links:
             out, into = predicted.travel.end_ops(link)
             if link.target == v and into.name in needed:

@@ -6,6 +6,7 @@ metrics on its own rows of them; nothing but the sums of these travels, once, at
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from numbers import Real
@@ -28,7 +29,7 @@ from ..jobs.roll_call import RollCall, Said
 from ..kernel import Filled
 from ..nested import map_leaves, put_tensors
 from ..part import Job, Part
-from ..traced import Traced
+from ..traced import Traced, levels_to_caller
 from .evaluate import Evaluator, Fed, Run
 
 Metric = Callable[[Any, Any], Any]
@@ -45,21 +46,22 @@ class Scores:
         self._job = job
         self._world = world
         self._backend = job.groups.backend
-        graph = job.plan.graph
+        graph = job.evaluated
         self._loss = graph.loss
         counting = Counting.of(graph, 1, evaluates=True)
         self._is_sum = counting.rows.power == 0 and not counting.rows.known
-        self._divisor = divisor(graph, counting.rows)
-        sums = (self._loss, self._divisor) if self._divisor else (self._loss,)
+        self._divisor = divisor(graph, counting.rows) if self._loss else None
+        sums = tuple(name for name in (self._loss, self._divisor) if name)
         self._evaluator = Evaluator(job, parts, device, sums)
         self._parts = parts
+        self._has_said = False
         apart = rows_apart(graph)
-        dims = {name: graph.tensors[name].batch_dims for name in graph.outputs}
+        dims = {name: graph.tensors[name].batch_dims for name in job.results}
         # the dim of each result that has the rows; None if it has none, or rows meet in it
         self._row_dims = {name: d[0] if name in apart else None for name, d in dims.items()}
         self._meets = [name for name, d in dims.items() if d and name not in apart]
         # the part whose ranks compute the metrics
-        self._last = max((self._evaluator.maker(name) for name in graph.outputs), default=0)
+        self._last = max((self._evaluator.maker(name) for name in job.results), default=0)
 
     def of(
         self,
@@ -76,6 +78,8 @@ class Scores:
         expect(metrics, Mapping, "metrics are a dict from names to functions")
         for name, metric in metrics.items():
             expect_callable(metric, f"metric {name!r} is a function of output and target")
+        if not self._loss:
+            self._say_no_loss(metrics)
         totals, graph, empty = np.zeros((1 + len(metrics), 2)), self._job.plan.graph, True
         for batch in batches:
             given, empty = as_arguments(batch), False
@@ -94,7 +98,24 @@ class Scores:
         values = [float(a / b) if b else float("nan") for a, b in sums]
         if self._is_sum:
             values[0] = float(sums[0, 0])
-        return dict(zip(("loss", *metrics), values, strict=True))
+        found = dict(zip(("loss", *metrics), values, strict=True))
+        return found if self._loss else {name: found[name] for name in metrics}
+
+    def _say_no_loss(self, metrics: Mapping[str, Metric]) -> None:
+        """Once, if there are metrics. ValueError if there are none, as nothing is left."""
+        why = (
+            "there is no loss of what the model gives in evaluation (self.training), where its "
+            f"results are others than in training: {self._traced.evaluation.no_loss}"
+        )
+        if not metrics:
+            raise ValueError(
+                f"{why}. Let the loss take both, as by isinstance(output, tuple), or give evaluate "
+                "metrics, which it then gives alone"
+            )
+        if self._backend.rank == 0 and not self._has_said:
+            told = f"evaluate gives metrics alone: {why}"
+            warnings.warn(told, stacklevel=levels_to_caller())
+        self._has_said = True
 
     def _scored(
         self, rows: int, run: Run, fed: Fed, target: Any, metrics: Mapping[str, Metric]
@@ -113,7 +134,8 @@ class Scores:
         self._job.run_state.filled = filled
         loss, weight = 0.0, float(rows)
         for m, found in enumerate(self._evaluator.passes(run, fed)):
-            loss += share * self._number(run, self._loss, found)
+            if self._loss:
+                loss += share * self._number(run, self._loss, found)
             if self._divisor:
                 weight = self._number(run, self._divisor, found)
             if metrics:
@@ -151,10 +173,7 @@ class Scores:
         if holds and axes:
             (piece,) = local_slices((micro,), _by_rows(axes, mesh), mesh, self._job.groups.rank)
             rows = slice(piece.start, max(min(piece.stop, real), piece.start))
-        results = [
-            self._result(run, name, found, axes, rows, micro)
-            for name in self._job.plan.graph.outputs
-        ]
+        results = [self._result(run, name, found, axes, rows, micro) for name in self._job.results]
         return (rows, results) if counts else (slice(0, 0), [])
 
     def _axes(self, micro: int) -> tuple[int, ...]:
@@ -192,7 +211,7 @@ class Scores:
         sums = []
         with self._backend.no_grad():
             for name, metric in metrics.items():
-                value = metric(put_tensors(self._traced.structure, results), target)
+                value = metric(put_tensors(self._traced.evaluation.structure, results), target)
                 if isinstance(value, tuple) and len(value) == 2:
                     sums.append([self._mean(name, x) for x in value])
                 else:

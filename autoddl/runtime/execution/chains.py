@@ -84,7 +84,8 @@ def in_chains(
     }
     readers = Counter(edge.tensor for node in program.nodes for edge in node.edges)
     nodes: list[Node] = []
-    for run in _runs(program.nodes, kernels, _filling(program, buckets)):
+    busy = [node for node in program.nodes if not node.idle]
+    for run in _runs(busy, kernels, _filling(program, buckets)):
         nodes += [_joined(run, kernels, readers, backend)] if len(run) > 1 else run
     return replace(program, nodes=nodes)
 

@@ -197,9 +197,9 @@ class Executor:
             if with_gradient and node.block is not None and node.block not in done.kept:
                 done.kept[node.block] = {}
             known = self._known.made_by(node) if self._known else None
-            if known is not None:
+            if node.idle or known is not None:
                 done.records.append(None)
-                done.values.update(known)
+                done.values.update(known or {})
                 yield
             else:
                 received = self._received(node, inputs, parameters, done)

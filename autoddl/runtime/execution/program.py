@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -66,6 +66,7 @@ class Node:
     block:  number of the block with which it is run again before its backward pass; None for none
     wanted: which inputs' gradients its backward pass gives
     inside: those of a chain's operators (`chains`) that may change state
+    idle:   nothing is done in its place: evaluation alone needs it
     """
 
     op: Op
@@ -77,6 +78,7 @@ class Node:
     attrs: Mapping[str, Any]
     block: int | None = None
     inside: tuple[Node, ...] = ()
+    idle: bool = False
 
     @cached_property
     def wanted(self) -> tuple[bool, ...]:
@@ -167,6 +169,7 @@ def compile_program(
     *,
     by_input: bool = False,
     scales: Mapping[Key, float] | None = None,
+    idle: Collection[str] = (),
 ) -> Program:
     """The program of `graph` under the placements `ops` and the paths `edges`.
 
@@ -174,26 +177,26 @@ def compile_program(
     blocks:   operators that are run again before their backward pass
     by_input: heavy operators' kernels give each input's gradient by itself
     scales:   what an input of an operator, and the gradient that it gets, is multiplied by
+    idle:     names of operators in whose place nothing is done
     """
     needed = None if wanted is None else needed_ops(graph, wanted)
     chosen = [
         op for op in graph.ops if op.kind not in SOURCES and (needed is None or op.name in needed)
     ]
     last: dict[str, Key] = {}
-    for op in chosen:
-        for index, name in enumerate(op.inputs):
-            last[name] = (op.name, index)
-    kept = wanted or frozenset()
+    for op in (op for op in chosen if op.name not in idle):
+        last.update({name: (op.name, index) for index, name in enumerate(op.inputs)})
     known = groups.backend.kernels
     kernels = {**known.operators, **(known.by_input if by_input else {})}
     block_of = {name: number for number, block in enumerate(blocks) for name in block}
     nodes = []
     for op in chosen:
         planned = ops[op.name]
-        takes = [
-            name in graph.needs_grad and placement is not None
-            for name, placement in zip(op.outputs, planned.grad_outs, strict=True)
-        ]
+        context = _context(graph, op, planned, groups, state, opaque)
+        if op.name in idle:
+            nodes.append(Node(op, planned, [], [], None, context, {}, idle=True))
+            continue
+        takes = _takes(graph, op, planned)
         flows = wanted is None and (any(takes) or op.kind in SINKS)
         nodes.append(
             Node(
@@ -201,19 +204,25 @@ def compile_program(
                 planned,
                 [
                     _scaled(
-                        _edge(graph, ops, edges, groups, op, index, flows, last, kept),
+                        _edge(graph, ops, edges, groups, op, index, flows, last, wanted),
                         (scales or {}).get((op.name, index), 1.0),
                     )
                     for index in range(len(op.inputs))
                 ],
                 takes,
                 None if op.kind in SINKS else _kernel(op, planned, groups, kernels[op.kind]),
-                _context(graph, op, planned, groups, state, opaque),
+                context,
                 _local_attrs(graph, op, planned, groups),
                 block_of.get(op.name),
             )
         )
     return Program(graph, ops, nodes)
+
+
+def _takes(graph: Graph, op: Op, planned: PlannedOp) -> list[bool]:
+    """Of which outputs an operator's backward pass takes the gradients."""
+    pairs = zip(op.outputs, planned.grad_outs, strict=True)
+    return [name in graph.needs_grad and placement is not None for name, placement in pairs]
 
 
 def _kernel(op: Op, planned: PlannedOp, groups: Groups, kernel: Kernel) -> Kernel:
@@ -277,7 +286,7 @@ def _edge(
     index: int,
     flows: bool,
     last: Mapping[str, Key],
-    kept: frozenset[str],
+    kept: frozenset[str] | None,
 ) -> Edge:
     key = (op.name, index)
     name = op.inputs[index]
@@ -299,7 +308,7 @@ def _edge(
         prepare(path.forward, shape, placed, groups, op.name),
         backward,
         backward is not _unreachable,
-        last[name] == key and name not in kept,
+        last[name] == key and name not in (kept or ()),
         unchanged,
         _gives_own(graph, op, index, groups, planned),
         path.zero_stage,

@@ -159,7 +159,7 @@ def not_recorded(model: Any, error: Exception) -> ValueError:
     path = _where(model, error)
     known = next((m for words, m in _MEANINGS.items() if words in str(error)), None)
     return ValueError(
-        f"torch.export cannot record {path or type(model).__name__}: {known or _reason(error)}. A "
+        f"torch.export cannot record {path or type(model).__name__}: {known or reason(error)}. A "
         "model is planned from the operators of one forward pass: take what depends on values "
         "(.item(), an `if` on a tensor, .data) out of its forward, or let the module that does it "
         f"run as it is: {WAY_OUT}"
@@ -229,9 +229,9 @@ def _where(model: Any, error: BaseException) -> str:
     return found
 
 
-def _reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """The first line of a framework's message that says something, and where."""
-    text = str(error)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # colours
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     where = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', text)
     place = f" (line {where[-1][1]} of {where[-1][0]})" if where else ""

@@ -2,25 +2,31 @@
 
 What a model does with `self.training` (stochastic depth, noise, another head) only its own code can
 tell. Operators that both graphs have stand once in the joined one. Where one reads another tensor
-in evaluation than in training, it reads the result of an operator `by_mode` of the two. So the
-joined graph computes in each mode what the model does, however well the two were aligned; that only
-decides its length.
+in evaluation than in training, it reads the result of an operator `by_mode` of the two. What
+evaluation gives and training does not, as where auxiliary heads are left out or their results are
+joined, is the result of a `by_mode` of one tensor. So the joined graph computes in each mode what
+the model does, however well the two were aligned; that only decides its length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from ...graph.builder import finished
 from ...graph.graph import SOURCE_KINDS, Graph
-from ...graph.operator import Op, Tensor
+from ...graph.operator import Op
+from ...graph.operator import Tensor as Planned
+from ..backend import Tensor
+from ..traced import Evaluation
+from .checks import reason
 from .instead import instead
 
+Made = TypeVar("Made")
 _OF_MODE = {"normalization": ("training", "momentum")}  # attributes that differ, as kernels know
 
 
@@ -44,23 +50,67 @@ def reading_modes(kind: type, own: str) -> Iterator[list[Any]]:
         yield read
 
 
-def join(training: Graph, evaluation: Graph, scaled: Callable[[], Graph] | None = None) -> Graph:
+def evaluated(trace: Callable[[bool], Made], has_loss: bool) -> tuple[Made, str]:
+    """What a model does in evaluation, and why without its loss, if that takes other results.
+
+    trace: True: with the loss; ValueError where it fails
+    """
+    try:
+        return trace(has_loss), ""
+    except ValueError as error:
+        if not has_loss:
+            raise
+        why = reason(error.__cause__ or error)
+    return trace(False), why
+
+
+def in_both_modes(
+    training: Graph,
+    structure: Any,
+    trace: Callable[[bool], tuple[Graph, Any, Mapping[str, Tensor]]],
+    has_loss: bool,
+) -> tuple[Graph, Mapping[str, Tensor], Evaluation]:
+    """The graph of both modes, the constants of evaluation, and what that gives.
+
+    Or the graph of training, and why it is not that of both.
+    structure: of the results of training
+    trace:     as of `evaluated`, to evaluation's graph, the structure of its results, and constants
+    """
+    try:
+        (graph, own, captured), why = evaluated(trace, has_loss)
+        joined, evaluation = join(training, graph, (structure, own), why)
+        return joined, captured, evaluation
+    except ValueError as error:
+        return training, {}, Evaluation(unlike=str(error))
+
+
+def join(
+    training: Graph,
+    evaluation: Graph,
+    structures: tuple[Any, Any],
+    no_loss: str = "",
+    scaled: Callable[[], Graph] | None = None,
+) -> tuple[Graph, Evaluation]:
     """The graph of both modes: training's own if that does for both. Equal sources have one name.
 
-    scaled: gives `evaluation` with what of it follows the batch, if that is not known yet; asked
-            for only where evaluation has operators of its own
+    structures: of the results of both
+    no_loss: why evaluation has none
+    scaled:  gives `evaluation` with what of it follows the batch, if that is not known yet; asked
+             for only where evaluation has operators of its own
     ValueError, with what is in the way, if there is none.
     """
-    joined, scales = _aligned(training, evaluation), bool(evaluation.batch or scaled)
+    alike = structures[0] == structures[1]
+    joined, scales = _aligned(training, evaluation, alike), bool(evaluation.batch or scaled)
     if joined.has_own and scaled:
         evaluation = scaled()
-        joined, scales = _aligned(training, evaluation), bool(evaluation.batch)
-    return finished(joined.graph, scales) if joined.chosen else training
+        joined, scales = _aligned(training, evaluation, alike), bool(evaluation.batch)
+    is_new = joined.chosen or joined.own
+    graph = finished(joined.graph, scales) if is_new else training
+    return graph, Evaluation(structures[1], tuple(joined.results), no_loss=no_loss)
 
 
-def _aligned(training: Graph, evaluation: Graph) -> _Joined:
-    if len(training.outputs) != len(evaluation.outputs):
-        raise ValueError("its results are others")
+def _aligned(training: Graph, evaluation: Graph, alike: bool) -> _Joined:
+    """alike: the results of both have one structure"""
     joined = _Joined(training, evaluation)
     ours, theirs = ([op for op in g.ops if _computes(op)] for g in (training, evaluation))
     scales = bool(training.batch and evaluation.batch)
@@ -76,9 +126,7 @@ def _aligned(training: Graph, evaluation: Graph) -> _Joined:
         i, j = block.a + block.size, block.b + block.size
         for op, same in zip(ours[block.a : i], theirs[block.b : j], strict=True):
             joined.add_both(op, same)
-    pairs = zip(training.outputs, evaluation.outputs, strict=True)
-    joined.outputs = tuple(joined.by_mode(*pair) for pair in pairs)
-    joined.loss = joined.by_mode(training.loss, evaluation.loss)
+    joined.end(alike)
     return joined
 
 
@@ -108,19 +156,23 @@ class _Joined:
     names:   tensors of evaluation -> those of the joined graph
     chosen:  (in training, in evaluation) -> the result of `by_mode`
     passed:  results of operators that give what they read in evaluation -> what they read
+    own:     what evaluation alone gives -> the result of `by_mode`
+    results: of evaluation, by their places in `outputs`
     has_own: whether there are operators that evaluation alone has
     """
 
     training: Graph
     evaluation: Graph
     ops: list[Op] = field(default_factory=list)
-    outputs: tuple[str, ...] = ()
+    outputs: list[str] = field(default_factory=list)
+    results: list[int] = field(default_factory=list)
     loss: str = ""
     taken: set[str] = field(default_factory=set)
     names: dict[str, str] = field(default_factory=dict)
     chosen: dict[tuple[str, str], str] = field(default_factory=dict)
     passed: dict[str, str] = field(default_factory=dict)
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    own: dict[str, str] = field(default_factory=dict)
+    tensors: dict[str, Planned] = field(default_factory=dict)
     has_own: bool = False
 
     def __post_init__(self) -> None:
@@ -144,7 +196,7 @@ class _Joined:
             self.training,
             ops=(*made.values(), *ops),
             tensors=self.tensors,
-            outputs=self.outputs,
+            outputs=tuple(self.outputs),
             loss=self.loss,
         )
 
@@ -188,10 +240,7 @@ class _Joined:
     def by_mode(self, training: str, evaluation: str) -> str:
         """The tensor that is the one in training and the other in evaluation."""
         evaluation = self.names.get(evaluation, evaluation)
-        same = training
-        while same in self.passed:
-            same = self.passed[same]
-        if evaluation in (training, same):
+        if self._is_same(training, evaluation):
             return training
         if (training, evaluation) not in self.chosen:
             ours, theirs = self.tensors[training], self.tensors[evaluation]
@@ -203,3 +252,44 @@ class _Joined:
             self.ops.append(Op(name, "by_mode", (training, evaluation), (name,), module=module))
             self.chosen[training, evaluation] = name
         return self.chosen[training, evaluation]
+
+    def _is_same(self, training: str, evaluation: str) -> bool:
+        """Whether the tensor of the joined graph has in evaluation the other one's values."""
+        same = training
+        while same in self.passed:
+            same = self.passed[same]
+        return evaluation in (training, same)
+
+    def end(self, alike: bool) -> None:
+        """The results, and the loss.
+
+        alike: those of both modes stand for each other where they are of one shape; else evaluation
+               has results of its own, behind those of training that it does not give
+        """
+        self.outputs = [*self.training.outputs]
+        for place, name in enumerate(self.evaluation.outputs):
+            found = self.tensors[self.names.get(name, name)]
+            if alike and found.spec == self.tensors[self.outputs[place]].spec:
+                self.outputs[place] = self.by_mode(self.outputs[place], name)
+                self.results.append(place)
+            else:
+                self.results.append(self._own_result(found.name))
+        if self.evaluation.loss or not self.training.loss:
+            self.loss = self.by_mode(self.training.loss, self.evaluation.loss)
+        else:
+            self.loss = self.training.loss
+
+    def _own_result(self, name: str) -> int:
+        """The place among the outputs of a tensor that evaluation gives; a new one is the last."""
+        for place, ours in enumerate(self.training.outputs):
+            if ours == self.outputs[place] and self._is_same(ours, name):
+                return place
+        if name not in self.own:
+            made = [n for n, op in enumerate(self.ops) if name in op.outputs]
+            after = made[0] + 1 if made else 0
+            module = self.ops[made[0]].module if made else ""
+            self.own[name] = new = self._unique(module, "by_mode")
+            self.tensors[new] = replace(self.tensors[name], name=new)
+            self.ops.insert(after, Op(new, "by_mode", (name,), (new,), module=module))
+            self.outputs.append(new)
+        return self.outputs.index(self.own[name])

@@ -91,9 +91,15 @@ def stop_gradient(op: OpSpec) -> Iterator[Signature]:
 
 @rule("by_mode", flops=no_flops, view="same", saves="")
 def by_mode(op: OpSpec) -> Iterator[Signature]:
-    """(in training, in evaluation) -> out, one of them; only the first gets a gradient."""
-    dims = dims_of(op.outputs[0].shape)
-    yield from labelled(op, (dims, dims), (dims,), linear=((0, 1),), frozen_ins=(1,))
+    """(in training, in evaluation) -> out, one of them; or (in evaluation,) -> out, there alone.
+
+    Only what is read in training gets a gradient.
+    """
+    dims, every = dims_of(op.outputs[0].shape), range(len(op.inputs))
+    yield from labelled(
+        op, [dims for _ in every], (dims,), linear=(every,), frozen_ins=every[-1:],
+        frozen_outs=() if len(every) > 1 else (0,),
+    )  # fmt: skip
 
 
 @rule("loss", flops=no_flops, saves="", float32=True)

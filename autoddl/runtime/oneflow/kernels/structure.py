@@ -31,8 +31,8 @@ def stop_gradient(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[
 @kernel("by_mode")
 def by_mode(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit:
     """(in training, in evaluation) -> out."""
-    training = ctx.state.training
-    return Explicit([detached(inputs[0 if training else 1])], lambda grads: [grads[0], None])
+    read = inputs[0 if ctx.state.training else -1]
+    return Explicit([detached(read)], lambda grads: [grads[0], None][: len(inputs)])
 
 
 @kernel("opaque")

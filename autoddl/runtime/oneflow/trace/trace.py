@@ -11,8 +11,6 @@ issued the same in the first one.
 
 from __future__ import annotations
 
-import os
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,8 +25,15 @@ from ....graph.hints import is_opaque
 from ....sbp.signature import find_rule, is_random
 from ...calling import Calling
 from ...jobs.guard import rank
-from ...traced import OpaqueWarning, Traced, state_keys, with_hints
-from ...tracing.modes import join
+from ...traced import (
+    Evaluation,
+    OpaqueWarning,
+    Traced,
+    levels_to_caller,
+    state_keys,
+    with_hints,
+)
+from ...tracing.modes import evaluated, join
 from .batch import Scaling, compare, same_values
 from .emit import Emitted, emit
 from .errors import check_local, check_loss, check_model, check_trainable, explain_failure
@@ -82,7 +87,7 @@ def trace_with_state(
     source = _Source(model, tuple(tensors), loss, calling)
     known = known or is_known
     name = name or type(model).__name__
-    attempt, emitted, reasons, unlike = _in_training_and_evaluation(source, known, name)
+    attempt, emitted, reasons, evaluation = _in_training_and_evaluation(source, known, name)
     opaque = {
         emitted.opaque[k]: v for k, v in attempt.collapsed.calls.items() if k in emitted.opaque
     }
@@ -94,10 +99,9 @@ def trace_with_state(
         {**dict(model.named_buffers()), **emitted.captured},
         state_keys(model, flow.Tensor),
         opaque,
-        attempt.lazy.structure,
+        evaluation,
         tuple(attempt.raw.specs[name] for name in attempt.lazy.inputs),
         calling,
-        unlike=unlike,
     )
 
 
@@ -268,27 +272,28 @@ def _scaling(source: _Source, attempt: _Attempt) -> Scaling:
 
 def _in_training_and_evaluation(
     source: _Source, known: Known, name: str
-) -> tuple[_Attempt, Emitted, dict[str, str], str]:
-    """The settled trace, its graph, why parts are opaque, and why it is not that of evaluation.
+) -> tuple[_Attempt, Emitted, dict[str, str], Evaluation]:
+    """The settled trace, its graph, why parts are opaque, and what evaluation gives.
 
-    It is of both modes if numbers are drawn in it, or the model's own code reads `self.training`.
-    Drawing is unknown, and so opaque, where the two cannot be joined.
+    The graph is of both modes if numbers are drawn in it, or the model's own code reads
+    `self.training`. Drawing is unknown, and so opaque, where the two cannot be joined.
     """
-    unlike = ""
+    evaluation = Evaluation()
     for planned in (known, lambda kind: known(kind) and not is_random(kind)):
         attempt, reasons = _settle(source, planned)
         emitted = attempt.emit(source, _scaling(source, attempt), name)
         ops = attempt.collapsed.job.ops
         draws = any(is_random(op.kind) and op.kind != "dropout" for op in ops)
         if not draws and not _asks(source.model, attempt):
-            return attempt, emitted, reasons, ""
+            return attempt, emitted, reasons, Evaluation(attempt.lazy.structure)
         try:
-            return attempt, _joined(source, attempt, emitted, planned), reasons, ""
+            joined, evaluation = _joined(source, attempt, emitted, planned)
+            return attempt, joined, reasons, evaluation
         except ValueError as error:
-            unlike = str(error)
+            evaluation = Evaluation(unlike=str(error))
         if not draws:
             break
-    return attempt, emitted, reasons, unlike
+    return attempt, emitted, reasons, evaluation
 
 
 def _asks(model: nn.Module, attempt: _Attempt) -> bool:
@@ -301,15 +306,21 @@ def _asks(model: nn.Module, attempt: _Attempt) -> bool:
     )
 
 
-def _joined(source: _Source, attempt: _Attempt, emitted: Emitted, known: Known) -> Emitted:
+def _joined(
+    source: _Source, attempt: _Attempt, emitted: Emitted, known: Known
+) -> tuple[Emitted, Evaluation]:
     """The graph that computes in training and in evaluation what the model does in each.
 
-    ValueError if the model in evaluation cannot be planned, or its results are others.
+    ValueError if the model in evaluation cannot be planned.
     """
     graph, captured = emitted.graph, emitted.captured
-    other = _Attempt.of(source, attempt.boundaries, training=False)
-    if other.lazy.structure != attempt.lazy.structure:
-        raise ValueError("its result has another structure")
+    alone = replace(source, loss=None, calling=source.calling.without_target)
+
+    def trace(has_loss: bool) -> tuple[_Source, _Attempt]:
+        one = source if has_loss or source.loss is None else alone
+        return one, _Attempt.of(one, attempt.boundaries, training=False)
+
+    (source, other), why = evaluated(trace, source.loss is not None)
     simplified = other.simplify(Scaling())
     unknown = unknown_operators(simplified.ops, other.lazy.calls, simplified.roots, known)
     if unknown:
@@ -319,9 +330,10 @@ def _joined(source: _Source, attempt: _Attempt, emitted: Emitted, known: Known) 
     def scaled() -> Graph:
         return other.emit(source, _scaling(source, other), graph.name, captured).graph
 
-    joined = join(graph, plain.graph, scaled if graph.batch else None)
+    structures = attempt.lazy.structure, other.lazy.structure
+    joined, found = join(graph, plain.graph, structures, why, scaled if graph.batch else None)
     captured = {k: x for k, x in {**plain.captured, **captured}.items() if k in joined.tensors}
-    return replace(emitted, graph=joined, captured=captured)
+    return replace(emitted, graph=joined, captured=captured), found
 
 
 def _warn(graph: Graph, reasons: Mapping[str, str]) -> None:
@@ -338,14 +350,5 @@ def _warn(graph: Graph, reasons: Mapping[str, str]) -> None:
             f"it whole, on {moved:,} elements of arguments, parameters and results; "
             "autoddl.batchwise(module) declares that it may be split along the batch",
             OpaqueWarning,
-            stacklevel=_levels_to_caller(),
+            stacklevel=levels_to_caller(),
         )
-
-
-def _levels_to_caller() -> int:
-    """`stacklevel` that makes a warning of `_warn` point at the code that called autoddl."""
-    package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-    levels, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
-        levels, frame = levels + 1, frame.f_back
-    return levels

@@ -24,7 +24,7 @@ def stop_gradient(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[
 
 def by_mode(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """(in training, in evaluation) -> out."""
-    return identity(ctx, inputs[0 if ctx.state.training else 1 :], attrs)
+    return identity(ctx, inputs[0 if ctx.state.training else -1 :], attrs)
 
 
 def _generator(ctx: Context, device: torch.device | str) -> torch.Generator:

@@ -25,9 +25,9 @@ from ....graph.graph import Graph
 from ....graph.hints import is_batchwise
 from ....sbp.layout import TensorSpec
 from ...calling import Calling
-from ...traced import OpaqueCall, Traced, first_names, state_keys, with_hints
+from ...traced import Evaluation, OpaqueCall, Traced, first_names, state_keys, with_hints
 from ...tracing.checks import changing, check_reached, check_ready, no_rule, no_values, not_followed
-from ...tracing.modes import join
+from ...tracing.modes import in_both_modes
 from . import attention as attention
 from .constants import computed, dtype_name, is_known
 from .emit import Emitter
@@ -71,14 +71,13 @@ def trace_with_state(
         whole.carried.check()
         whole.carried.restore()  # what a pass on fake tensors has left
         program, scales = export(whole, tensors, notes.groups() if notes else ())
-        structure, name = whole.noted.structure, name or type(model).__name__
-        graph, read = _read(whole, program, tensors, scales, name)
+        graph, read = _read(whole, program, tensors, scales, name or type(model).__name__)
         if loss is not None:
             planned = {op.attrs["name"] for op in graph.params if op.outputs[0] in graph.needs_grad}
             known = eager or _reached(whole, tensors)
             check_reached(model, planned, known, whole.opaque.unsure(whole))
             whole.carried.check()
-        graph, captured, unlike = _in_both_modes(whole, tensors, graph, read.emitter, notes)
+        graph, captured, evaluation = _in_both_modes(whole, tensors, graph, read.emitter, notes)
     finally:
         whole.carried.restore()
         for module, training in modes.items():
@@ -86,37 +85,36 @@ def trace_with_state(
     return Traced(
         graph,
         dict(model.named_parameters()),
-        {**dict(model.named_buffers()), **captured},
+        {**dict(model.named_buffers()), **read.emitter.captured, **captured},
         state_keys(model, Tensor),
         read.opaque,
-        structure=structure,
+        evaluation,
         examples=tuple(TensorSpec(tuple(t.shape), dtype_name(t.dtype)) for t in tensors),
         calling=calling,
         model=model,
         loss=loss,
-        unlike=unlike,
     )
 
 
 def _in_both_modes(
-    whole: Whole, tensors: Sequence[Tensor], graph: Graph, emitter: Emitter, notes: Notes | None
-) -> tuple[Graph, dict[str, Tensor], str]:
-    """The graph of training and evaluation and its constants, or why there is no such graph."""
-    structure, captured = whole.noted.structure, emitter.captured
-    if not whole.noted.asked:
-        return graph, captured, ""
-    try:
+    whole: Whole, tensors: Sequence[Tensor], graph: Graph, like: Emitter, notes: Notes | None
+) -> tuple[Graph, Mapping[str, Tensor], Evaluation]:
+    """The graph of training and evaluation, evaluation's constants, and what it gives."""
+    structure = whole.noted.structure
+    if whole.noted.asked:
         whole.model.eval()
-        if notes and asks_the_same(whole, notes):
-            return graph, captured, ""
+    if not whole.noted.asked or notes and asks_the_same(whole, notes):
+        return graph, {}, Evaluation(structure)
+
+    def other(has_loss: bool) -> tuple[Graph, Any, Mapping[str, Tensor]]:
+        if not has_loss and whole.loss is not None:
+            whole.loss, whole.calling = None, whole.calling.without_target
         _, own = _tried(whole, tensors)
         program, scales = export(whole, tensors, own.groups() if own else ())
-        if whole.noted.structure != structure:
-            raise ValueError("its result has another structure")
-        other, read = _read(whole, program, tensors, scales, graph.name, emitter)
-        return join(graph, other), {**captured, **read.emitter.captured}, ""
-    except ValueError as error:
-        return graph, captured, str(error)
+        found, read = _read(whole, program, tensors, scales, graph.name, like)
+        return found, whole.noted.structure, read.emitter.captured
+
+    return in_both_modes(graph, structure, other, whole.loss is not None)
 
 
 def _tried(whole: Whole, tensors: Sequence[Tensor]) -> tuple[set[str] | None, Notes | None]:

@@ -119,35 +119,64 @@ def test_a_constant_of_both_modes_is_one_buffer():
     assert sorted(buffers[key].shape[0] for key in buffers if key.startswith("#")) == [1, 8]
 
 
-def test_a_model_whose_result_is_another_in_evaluation_draws_inside_an_opaque_part():
-    class Two(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.path, self.last = Path(), nn.Linear(8, 5)
+class Pair(nn.Module):
+    """Draws, and has a second result in training."""
 
-        def forward(self, x):
-            y = self.last(self.path(x))
-            return (y, y) if self.training else y
+    def __init__(self):
+        super().__init__()
+        self.path, self.last = Path(), nn.Linear(8, 5)
 
-    def loss(output, target):
-        return F.cross_entropy(output[0] if isinstance(output, tuple) else output, target)
-
-    with pytest.warns(
-        UserWarning, match="path runs as one replicated operator, because of .* uniform"
-    ):
-        graph = trace_with_state(Two(), *toys.example(), loss=loss).graph
-    assert [op.module for op in graph.ops if op.kind == "opaque"] == ["path"]
+    def forward(self, x):
+        y = self.last(self.path(x))
+        return (y, y) if self.training else y
 
 
-def test_results_of_another_structure_in_evaluation_are_refused_there():
-    class Named(nn.Linear):
-        def forward(self, x):
-            return {"train" if self.training else "result": super().forward(x)}
+class Named(nn.Linear):
+    """Other results in evaluation, of another shape, too."""
 
-    def loss(output, target):
-        return F.cross_entropy(*output.values(), target)
+    def __init__(self):
+        super().__init__(8, 5)
 
-    trainer = trainer_of(Named(8, 5), loss, toys.example(8))
+    def forward(self, x):
+        y = super().forward(x)
+        return {"train": y} if self.training else [{"result": y * 2}, y.argmax(-1)]
+
+
+def first_of(output):
+    if isinstance(output, list):
+        return output[0]["result"]
+    if isinstance(output, dict):
+        return output["train"]
+    return output[0] if isinstance(output, tuple) else output
+
+
+@pytest.mark.parametrize("make", [Pair, Named])
+@pytest.mark.filterwarnings("error::autoddl.runtime.traced.OpaqueWarning")
+def test_results_have_a_structure_of_their_own_in_evaluation(make):
+    flow.manual_seed(0)
+    trainer = trainer_of(make(), lambda out, y: F.cross_entropy(first_of(out), y), toys.example(8))
     trainer.step(*toys.example(8))
-    with pytest.raises(ValueError, match="otherwise in evaluation .* has another structure"):
-        trainer.eval_step(toys.rows(8))
+    same = make()
+    same.load_state_dict(trainer.state_dict())
+    found, expected = trainer.eval_step(toys.rows(8)), same.eval()(toys.rows(8))
+    assert type(found) is type(expected)
+    np.testing.assert_allclose(
+        first_of(found).numpy(), first_of(expected).numpy(), rtol=1e-5, atol=1e-6
+    )
+    if make is Named:
+        assert np.array_equal(found[1].numpy(), expected[1].numpy())
+    score = float(F.cross_entropy(first_of(expected), toys.labels(8)))
+    assert trainer.evaluate([toys.example(8)])["loss"] == pytest.approx(score, rel=1e-5)
+
+
+def test_without_a_loss_of_evaluations_results_metrics_are_given_alone():
+    trainer = trainer_of(Named(), lambda out, y: F.cross_entropy(out["train"], y), toys.example(8))
+    trainer.step(*toys.example(8))
+    assert [*trainer.eval_step(toys.rows(8))[0]] == ["result"]
+    with pytest.raises(
+        ValueError, match="no loss of what the model gives in evaluation .* indices"
+    ):
+        trainer.evaluate([toys.example(8)])
+    metrics = {"rows": lambda out, target: out[1] >= 0}
+    with pytest.warns(UserWarning, match="metrics alone"):
+        assert trainer.evaluate([toys.example(8)], metrics) == {"rows": 1.0}
