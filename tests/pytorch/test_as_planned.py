@@ -120,6 +120,22 @@ def test_hooks_on_what_the_optimizer_is_given_are_refused():
         trained(Model(), optimizer=hooked)
 
 
+def test_the_norm_of_parts_in_a_hook_is_refused():
+    """Each rank would scale its parts by a norm of its own."""
+    trainer = trained(Model())
+
+    def clip(named):
+        torch.nn.utils.clip_grad_norm_([parameter for _, parameter in named], 0.1)
+
+    assert trainer.after_backward(clip) is clip
+    trainer.step(X, Y)
+    next(iter(trainer.parameters().values())).is_part = True  # as of a plan that splits it
+    trainer.after_backward(clip)
+    with pytest.raises(ValueError, match="clip_grad_norm_ in a hook .* parts"):
+        trainer.step(X, Y)
+    torch.nn.utils.clip_grad_norm_(Model().parameters(), 0.1)
+
+
 KINDS = {
     "nadam": lambda p: torch.optim.NAdam(p, lr=1e-2),
     "asgd": lambda p: torch.optim.ASGD(p, lr=1e-2, lambd=0.1, t0=1),

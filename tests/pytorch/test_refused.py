@@ -65,6 +65,32 @@ def test_models_are_refused_with_the_module_and_a_way_out(kind, why):
         trace_with_state(model, torch.eye(6), torch.eye(6), loss=F.mse_loss)
 
 
+class Listed(nn.Module):
+    """A list of parameters beside those that it has."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.every = [self.layer.weight]
+
+    def forward(self, x):
+        return F.linear(x, self.every[0], self.layer.bias)
+
+
+def test_parameters_that_a_list_or_a_closure_holds():
+    """Their values would be constants of the plan: no gradient, and what they were at first."""
+    model, x = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6)), torch.eye(6)
+    before = list(model.parameters())
+
+    def decayed(parameters):
+        return lambda y, t: F.mse_loss(y, t) + sum(p.square().sum() for p in parameters())
+
+    trace_with_state(model, x, x, loss=decayed(model.parameters))
+    for wrong, loss in ((model, decayed(lambda: before)), (Listed(), F.mse_loss)):
+        with pytest.raises(ValueError, match=r"weight is read by another way .* model\."):
+            trace_with_state(wrong, x, x, loss=loss)
+
+
 def test_an_optimizer_that_asks_for_the_loss_again():
     whole, _ = Torch().parameter((4, 4), "float32", NdSbp(()), Mesh(1, 1), 0, True)
     with pytest.raises(ValueError, match=r"LBFGS\.step asks for 'closure'.* such as SGD or Adam"):

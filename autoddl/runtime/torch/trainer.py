@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -11,15 +12,17 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.nn.utils import clip_grad  # type: ignore[import-not-found]
 
 from ...plans.figures import figures
 from ...sbp.layout import is_chunk
-from ..evaluation.scores import Metric
 from ..jobs.guard import inside
 from ..state import Stored
 from ..traced import Traced
 from ..tracing.as_planned import AsPlanned
+from ..tracing.instead import instead
 from ..trainer import Trainer
+from ..update.update import Hook
 from ..whole_state import holders
 
 
@@ -37,13 +40,26 @@ class TorchTrainer(Trainer):
         self._planned.check(self.steps)
         return super().step(*batch)
 
+    def after_backward(self, hook: Hook) -> Hook:
+        if not callable(hook) or self.plan.num_stages == 1 and not self._has_parts():
+            return super().after_backward(hook)
+
+        @functools.wraps(hook)
+        def guarded(named: Any) -> Any:
+            with instead(clip_grad, "_get_total_norm", _no_norm):
+                return hook(named)
+
+        super().after_backward(guarded)
+        return hook
+
+    def _has_parts(self) -> bool:
+        return any(parameter.is_part for parameter in self.parameters().values())
+
     def eval_step(self, *inputs: Any) -> Any:
         _check_modes("eval_step")
         return super().eval_step(*inputs)
 
-    def evaluate(
-        self, batches: Iterable[Any], metrics: Mapping[str, Metric] | None = None
-    ) -> dict[str, float]:
+    def evaluate(self, batches: Iterable[Any], metrics: Any = None) -> dict[str, float]:
         _check_modes("evaluate")
         return super().evaluate(batches, metrics)
 
@@ -108,6 +124,13 @@ class TorchTrainer(Trainer):
         return [
             DeviceMesh(kind, torch.tensor(ranks).view(stage.mesh.extents)) for ranks, stage in pairs
         ]
+
+
+def _no_norm(*given: Any, **options: Any) -> Any:
+    raise ValueError(
+        "clip_grad_norm_ in a hook would take the norm of this rank's parts of gradients alone; "
+        "parallelize(clip_grad_norm=1.0) takes that of the whole model"
+    )
 
 
 def _check_modes(call: str) -> None:

@@ -118,6 +118,16 @@ def _moving(module: Any) -> set[str]:
     return found
 
 
+def read_elsewhere(name: str) -> ValueError:
+    """Why a parameter that a list or a closure holds is refused."""
+    return ValueError(
+        f"{name} is read by another way than from the module that has it, such as a list or a "
+        "variable that was made before: a plan would take its values for constants, which get no "
+        f"gradient and stay. Take it where it is read: model.{name}, or list(model.parameters()) "
+        "inside of the function"
+    )
+
+
 def changing(what: str, name: str) -> ValueError:
     """Why a model that changes something in its forward pass is refused."""
     return ValueError(

@@ -26,7 +26,7 @@ from ....graph.hints import is_batchwise
 from ....sbp.layout import TensorSpec
 from ...calling import Calling
 from ...traced import Evaluation, OpaqueCall, Traced, first_names, state_keys, with_hints
-from ...tracing.checks import changing, check_reached, check_ready, no_rule, no_values, not_followed
+from ...tracing import checks
 from ...tracing.modes import in_both_modes
 from . import attention as attention
 from .constants import computed, dtype_name, is_known
@@ -65,7 +65,7 @@ def trace_with_state(
         if not model.training:
             model.train()
         whole.training = True
-        check_ready(whole)
+        checks.check_ready(whole)
         noted = loss is not None or whole.opaque.modules
         eager, notes = _tried(whole, tensors) if noted else (None, None)
         whole.carried.check()
@@ -75,7 +75,7 @@ def trace_with_state(
         if loss is not None:
             planned = {op.attrs["name"] for op in graph.params if op.outputs[0] in graph.needs_grad}
             known = eager or _reached(whole, tensors)
-            check_reached(model, planned, known, whole.opaque.unsure(whole))
+            checks.check_reached(model, planned, known, whole.opaque.unsure(whole))
             whole.carried.check()
         graph, captured, evaluation = _in_both_modes(whole, tensors, graph, read.emitter, notes)
     finally:
@@ -144,7 +144,7 @@ def _reached(whole: Whole, tensors: Sequence[Tensor]) -> set[str]:
         return reached(whole, tensors)
     except Exception as error:
         if any(x.is_meta for x in tensors):
-            raise no_values(error) from error
+            raise checks.no_values(error) from error
     return reached(whole, tensors, by_values=True)
 
 
@@ -199,6 +199,9 @@ class _Reader:
         self.changed = [s for s in signature.output_specs if s.kind is not OutputKind.USER_OUTPUT]
         self.names = first_names(whole)
         self.parameters = dict(whole.named_parameters(remove_duplicate=False))
+        own = ((n, x) for n, x in self.parameters.items() if n.startswith(f"{MODEL}."))
+        places = {_place(x): self.names[name] for name, x in own}
+        self.held = {place: name for place, name in places.items() if place}
 
     def run(self) -> list[Any]:
         """What the program gives."""
@@ -231,8 +234,9 @@ class _Reader:
                 moving += [] if counts else [node]
                 continue
             if spec.kind is OutputKind.USER_INPUT_MUTATION:
-                raise changing("its own input", str(spec.target).removeprefix("tensors_"))
-            raise changing(f"the {spec.kind.name.partition('_')[0].lower()}", str(spec.target))
+                raise checks.changing("its own input", str(spec.target).removeprefix("tensors_"))
+            what = spec.kind.name.partition("_")[0].lower()
+            raise checks.changing(f"the {what}", str(spec.target))
         return moving
 
     def _placeholder(self, node: fx.Node, count: int) -> int:
@@ -243,12 +247,14 @@ class _Reader:
             )
             return 1
         if spec.kind is InputKind.CUSTOM_OBJ:
-            raise not_followed(type(self.program.constants[spec.target]).__name__)
+            raise checks.not_followed(type(self.program.constants[spec.target]).__name__)
         if spec.kind is InputKind.TOKEN:
             self.known[node] = None
             return 0
         held = self.program.constants.get(spec.target)  # buffers that are not saved, too
         if spec.kind is InputKind.CONSTANT_TENSOR or held is not None and held.is_complex():
+            if _place(held) in self.held:
+                raise checks.read_elsewhere(self.held[_place(held)])
             self.known[node] = held
             return 0
         path, own = self.names[str(spec.target)], self.parameters.get(str(spec.target))
@@ -382,4 +388,9 @@ class _Reader:
         return all(map(is_known, given.values()))
 
     def _refusal(self, node: fx.Node, what: str) -> ValueError:
-        return no_rule(self.emitter.module, str(node.meta.get("stack_trace") or ""), what)
+        return checks.no_rule(self.emitter.module, str(node.meta.get("stack_trace") or ""), what)
+
+
+def _place(x: Tensor) -> int:
+    """Where it lies in memory; 0 if it has none."""
+    return x.untyped_storage().data_ptr()
