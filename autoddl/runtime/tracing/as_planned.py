@@ -59,7 +59,7 @@ class AsPlanned:
                 )
         for what in (*numbers, *self._numbers):
             old, new = self._numbers.get(what), numbers.get(what)
-            if old != new:
+            if repr(old) != repr(new):  # what is no number is none still
                 raise ValueError(
                     f"{what} was {old} when the model was planned and is {new} now, which training "
                     "does not follow; give what changes to the model and the loss as a tensor of "
