@@ -9,7 +9,9 @@ of the steps once:
     seconds(bucket) = sum over steps of  alpha + beta (bytes of all its gradients)
 
 A plan's `buckets` number the uses in the order of `exchanges`, and stand in the order in which they
-leave: each as soon as the gradients of its members are there and the buckets before it have left.
+leave: each as soon as the gradients of its members are there and the buckets before it have left,
+and, if it `waits`, so many more operators have had their backward pass. A collective for which the
+pass waits cannot overtake a bucket, so a large bucket in front of it may hold the pass up.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate
 
-from ..graph.graph import Graph
+from ..graph.graph import SOURCE_KINDS, Graph
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Step
 from ..sbp.layout import TensorSpec
@@ -27,6 +30,9 @@ from ..sbp.placement import B, NdSbp
 
 Key = tuple[str, int]
 Buckets = tuple[tuple[int, ...], ...]
+Waits = tuple[int, ...]  # operators, for each bucket; () for none
+Bucketed = tuple[Buckets, Waits]
+AT_THE_END: Bucketed = (), ()  # each gradient by itself
 
 
 @dataclass(frozen=True)
@@ -87,11 +93,15 @@ def exchanges(
     return tuple(found)
 
 
-def check_buckets(every: Sequence[Exchange], buckets: Buckets) -> None:
+def check_buckets(
+    graph: Graph, every: Sequence[Exchange], buckets: Buckets, waits: Waits = ()
+) -> None:
     """ValueError unless each gradient is in one bucket, beside such as may travel with it.
 
     No buckets are right, too: then each travels by itself once the last pass is done.
     """
+    if len(waits) not in (0, len(buckets)):
+        raise ValueError(f"the plan has {len(buckets)} buckets, and says of {len(waits)} that wait")
     if not buckets:
         return
     found = Counter(number for bucket in buckets for number in bucket)
@@ -109,6 +119,36 @@ def check_buckets(every: Sequence[Exchange], buckets: Buckets) -> None:
                 f"bucket {number} of the plan has gradients that cannot travel together, "
                 f"such as those of input {one.index} of {one.op} and {other.index} of {other.op}"
             )
+    running = sum(op.kind not in SOURCE_KINDS for op in graph.ops)
+    if waits and max(leaving(graph, every, buckets, waits)) >= running:
+        raise ValueError("a bucket of the plan waits for longer than the backward pass lasts")
+
+
+def filling(graph: Graph, every: Sequence[Exchange], buckets: Buckets) -> list[int]:
+    """Behind which backward pass each bucket is full: 0 for that of the last operator that runs.
+
+    every: the `exchanges`
+    """
+    running = (op.name for op in reversed(graph.ops) if op.kind not in SOURCE_KINDS)
+    place_of = {name: place for place, name in enumerate(running)}
+    return [max(place_of[every[n].op] for n in bucket) for bucket in buckets]
+
+
+def leaving(graph: Graph, every: Sequence[Exchange], buckets: Buckets, waits: Waits) -> list[int]:
+    """Behind which backward pass each bucket leaves, as `filling`; waits: one for each bucket."""
+    pairs = zip(filling(graph, every, buckets), waits, strict=True)
+    return list(accumulate((place + wait for place, wait in pairs), max))
+
+
+def departures(
+    graph: Graph, every: Sequence[Exchange], buckets: Buckets, waits: Waits
+) -> dict[int, list[list[Exchange]]]:
+    """Place of a backward pass -> the buckets that leave behind it; {} if none may wait."""
+    found: dict[int, list[list[Exchange]]] = {}
+    places = leaving(graph, every, buckets, waits) if buckets and waits else ()
+    for place, bucket in zip(places, buckets, strict=False):
+        found.setdefault(place, []).append([every[n] for n in bucket])
+    return found
 
 
 def sharers(every: Sequence[Exchange], buckets: Buckets) -> dict[Key, int]:

@@ -18,8 +18,8 @@ views and slices of rows are free. What is stored split is gathered before the s
 ZeRO's stage 3 it is gathered before each pass of its one reader, which is then the only one alive;
 with buckets one reader ahead, and of these the largest counts all the time. From stage 2 on its
 gradient is reduced as soon as it is there. Of a bucket the gradients are laid out as one tensor,
-which takes their place once it is whole, and then travels, with micro-batches beside the passes
-that follow, until the next one does; others travel at the end.
+which takes their place once it is whole, and then travels, or once it has waited as the plan says,
+with micro-batches beside the passes that follow, until the next one does; others travel at the end.
 
 What an operator keeps beside its inputs and outputs, and what it needs meanwhile, is told by the
 rules of the back end (`memory_rules.MemoryRules`).
@@ -28,7 +28,7 @@ rules of the back end (`memory_rules.MemoryRules`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -39,11 +39,11 @@ from ..sbp.placement import NdSbp
 from ..sbp.signature import find_rule
 from .account import inner_of
 from .collectives import Travel
-from .exchange import Exchange, exchanges
+from .exchange import Exchange, departures, exchanges
 from .memory_rules import OperatorMemory
 from .model import OPTIMIZER_SLOTS
 from .step_tensors import Key, OpPullback, StepTensors, view_strides
-from .tape import Strand, Tape, aligned, held_in_turns
+from .tape import Strand, Tape, aligned, held_in_turns, strand_of
 
 STATE_BYTES = 4  # an element of the optimizer's state, float32 also where parameters are shorter
 
@@ -69,13 +69,15 @@ class StepTape(StepTensors):
     marks: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     _filled: dict[Key, str] = field(default_factory=dict)
     _travelling: list[str] = field(default_factory=list)  # buckets, beside what is computed
+    _held: dict[Key, tuple[Op, int, str, NdSbp]] = field(default_factory=dict)  # that wait
+    _passes: int = 0  # operators whose backward pass is over
     # operator -> local bytes of its inputs and outputs
     _local: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
 
     def build(self) -> Tape:
         for op in self.plan.graph.ops:
             self._forward(op)
-            self._mark()
+            self.marks.append((len(self.tape.actions), dict(self.tape.always)))
         self.tape.turn = len(self.tape.actions)
         made_again: set[int] = set()
         for op in reversed(self.plan.graph.ops):
@@ -94,7 +96,9 @@ class StepTape(StepTensors):
                 self._update(op)
             elif any(self.arrived.get(o) for o in op.outputs):
                 self._backward(op)
-            self._mark()
+            if op.kind not in SOURCE_KINDS:
+                self._leave()
+            self.marks.append((len(self.tape.actions), dict(self.tape.always)))
         self.tape.kept.update(self._travelling)
         if self.ahead_bytes:
             self.tape.keep("redistribution", self.ahead_bytes)
@@ -107,15 +111,9 @@ class StepTape(StepTensors):
         return self.tape
 
     def held_for_others(self, actions: range) -> int:
-        """Bytes that micro-batches hold whose backward pass has not begun, made by these actions.
-
-        Nothing if they take turns, see `_beside`.
-        """
+        """Bytes of micro-batches before their backward pass, by these actions; none in turns."""
         others = 0 if self.plan.turns else self.in_flight - 1
         return others * self.tape.bytes_across(actions) if others else 0
-
-    def _mark(self) -> None:
-        self.marks.append((len(self.tape.actions), dict(self.tape.always)))
 
     def _beside(self) -> int:
         """How many bytes more all strands hold at their peak than this one does at its own.
@@ -123,9 +121,8 @@ class StepTape(StepTensors):
         This is the last strand, whose gradients fill the buckets, or the first one, whose gradients
         become the sums.
         """
-        count = self.in_flight
-        this = 0 if self.is_first else count - 1
-        strands = [self if n == this else self._strand(n) for n in range(count)]
+        this = 0 if self.is_first else self.in_flight - 1
+        strands = [self if n == this else self._strand(n) for n in range(self.in_flight)]
         courses = [self.course_of(strand) for strand in strands]
         most = held_in_turns(courses, self.plan.turns)
         return max(0, most - max(courses[this].held, default=0))
@@ -140,17 +137,8 @@ class StepTape(StepTensors):
 
     def course(self) -> Strand:
         """What turns of several strands are made of."""
-        done = [0]
-        ops, marks = self.plan.graph.ops, iter(self.marks)
-        for op, (count, _) in zip(ops, marks, strict=False):
-            if op.kind not in SOURCE_KINDS:
-                done += [max(done[-1], count - 1), count]
-        for op, (count, _) in zip(reversed(ops), marks, strict=True):
-            if op.kind not in SOURCE_KINDS:
-                done += [count] * 2
-        actions = self.tape.actions
-        workspace, travels = [a.workspace for a in actions], [a.travels for a in actions]
-        return Strand(self.tape.held(), workspace, travels, done)
+        runs = [op.kind not in SOURCE_KINDS for op in self.plan.graph.ops]
+        return strand_of(self.tape, [count for count, _ in self.marks], runs)
 
     def moving_bytes(self, travel: Travel) -> float:
         return self.operators.moving_bytes(travel)
@@ -359,13 +347,16 @@ class StepTape(StepTensors):
                 name = self.travel(what, tensor, tensor, nd, edge.forward)
                 self.received[op.name, index] = name
 
-    def _use(self, op: Op, index: int, gradient: str, nd: NdSbp) -> None:
+    def _use(self, op: Op, index: int, gradient: str, nd: NdSbp, waits: bool = True) -> None:
         """The gradient of one use of a parameter, on its way to where it is added up."""
         tensor = op.inputs[index]
         edge = self.plan.edges.get((op.name, index))
         steps = edge.backward if edge else ()
         what = f"gradient of {tensor}"
         if edge is not None and edge.zero_stage > 1:
+            if self._leaving and waits:
+                self._held[op.name, index] = op, index, gradient, nd
+                return
             gradient = self.travel(what, tensor, gradient, nd, steps)
             nd = self.placed_after(nd, steps)
         self.tape.act(f"accumulation of {tensor}", [gradient])
@@ -379,6 +370,21 @@ class StepTape(StepTensors):
         if self.plan.micro_batches > 1:
             self.tape.keep("gradients", self.bytes_of(tensor, nd))
 
+    def _leave(self) -> None:
+        """The buckets that have waited for the operator whose backward pass is over."""
+        for members in self._leaving.get(self._passes, ()):
+            for member in members:
+                if member.key in self._held:
+                    self._use(*self._held.pop(member.key), waits=False)
+            if not members[0].is_often and not self.is_first:
+                self._send(members)
+        self._passes += 1
+
+    @cached_property
+    def _leaving(self) -> Mapping[int, list[list[Exchange]]]:
+        every = self._every if self.plan.waits else ()
+        return departures(self.plan.graph, every, self.plan.buckets, self.plan.waits)
+
     @cached_property
     def _every(self) -> tuple[Exchange, ...]:
         return exchanges(self.plan.graph, self.plan.ops, self.plan.edges)
@@ -391,11 +397,14 @@ class StepTape(StepTensors):
         return {every[n].key: b for b in buckets for n in b if not every[n].is_often}
 
     def _fill(self, key: Key, gradient: str) -> None:
-        """Lay a gradient into its bucket, which travels when it is full."""
+        """Lay a gradient into its bucket, which travels when it is full, unless it waits."""
         self._filled[key] = gradient
         members = [self._every[n] for n in self._bucket_of[key]]
-        if any(member.key not in self._filled for member in members):
-            return
+        if not self._leaving and all(member.key in self._filled for member in members):
+            self._send(members)
+
+    def _send(self, members: Sequence[Exchange]) -> None:
+        """A bucket that is full."""
         own, what = [self._filled[m.key] for m in members], f"gradient of {members[0].tensor}"
         what = f"bucket of {len(members)} gradients" if len(members) > 1 else what
         name, is_once = own[0], self.plan.micro_batches == 1

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from ..graph.graph import SOURCE_KINDS, Graph
 from ..graph.regions import AlikeBlock, alike_blocks
-from .exchange import Buckets, exchanges
+from .exchange import Buckets, Waits, exchanges
 from .liveness import StepTape
 from .memory_rules import MemoryRules
 from .step_tensors import Key, PlannedStep
@@ -120,8 +120,9 @@ def bucket_room(plan: PlannedStep, rules: MemoryRules) -> float:
     step = StepTape(plan, operators=rules.operators, in_flight=plan.again.in_flight)
     known: dict[Hashable, float] = {}
     room = float(aligned(step.ahead_bytes))
+    waits = _waits(plan)
     for one in exchanges(plan.graph, plan.ops, plan.edges):
-        if one.is_often:
+        if one.is_often and not waits.get(one.key):
             continue
         key = one.spec, one.given, one.steps  # equal blocks have the same ones
         if key not in known:
@@ -170,16 +171,18 @@ def _shortened(plan: PlannedStep) -> tuple[PlannedStep, list[_Run]]:
     short: Graph = replace(graph, ops=tuple(ops), tensors=tensors)
     short.__dict__["gradients"] = graph.gradients  # slow to find out, and the same
     edges = {key: edge for key, edge in plan.edges.items() if key[0] not in gone}
-    return replace(plan, graph=short, edges=edges, buckets=_without(plan, gone)), runs
+    buckets, waits = _without(plan, gone)
+    return replace(plan, graph=short, edges=edges, buckets=buckets, waits=waits), runs
 
 
-def _without(plan: PlannedStep, gone: Container[str]) -> Buckets:
-    """The buckets without the gradients of these operators."""
+def _without(plan: PlannedStep, gone: Container[str]) -> tuple[Buckets, Waits]:
+    """The buckets without the gradients of these operators, and how long they wait."""
     every = exchanges(plan.graph, plan.ops, plan.edges) if plan.buckets else ()
     left = (number for number, exchange in enumerate(every) if exchange.op not in gone)
     now = {number: position for position, number in enumerate(left)}
-    buckets = (tuple(now[n] for n in bucket if n in now) for bucket in plan.buckets)
-    return tuple(filter(None, buckets))
+    buckets = [tuple(now[n] for n in bucket if n in now) for bucket in plan.buckets]
+    waits = [wait for wait, bucket in zip(plan.waits, buckets, strict=False) if bucket]
+    return tuple(filter(None, buckets)), tuple(waits)
 
 
 def _planned_alike(plan: PlannedStep) -> Iterator[list[AlikeBlock]]:
@@ -188,7 +191,7 @@ def _planned_alike(plan: PlannedStep) -> Iterator[list[AlikeBlock]]:
     All or none of a block is run again; what travels in a bucket with its gradients is its own.
     """
     inputs = {op.name: len(op.inputs) for op in plan.graph.ops}
-    again, beside = plan.again, _beside(plan)
+    again, beside, waits = plan.again, _beside(plan), _waits(plan)
 
     def key(block: AlikeBlock) -> Hashable:
         names = *block.own, *block.ops
@@ -197,6 +200,7 @@ def _planned_alike(plan: PlannedStep) -> Iterator[list[AlikeBlock]]:
         steps = (None if e is None else (e.forward, e.backward, e.zero_stage) for e in edges)
         at = {use: position for position, use in enumerate(uses)} if beside else {}
         together = [[at.get(other, -1) for other in beside[use]] for use in uses if use in beside]
+        late = [waits[use] for use in uses if use in waits]
         number_of = {again.block_of.get(name) for name in block.ops}
         runs_again = sum(len(again.blocks[n]) for n in number_of if n is not None)
         apart = runs_again not in (0, len(block.ops)) or any(-1 in places for places in together)
@@ -205,6 +209,7 @@ def _planned_alike(plan: PlannedStep) -> Iterator[list[AlikeBlock]]:
             tuple(plan.ops[name] for name in names),
             tuple(steps),
             tuple(map(tuple, together)),
+            tuple(late),
         )
 
     for run in alike_blocks(plan.graph):
@@ -232,6 +237,13 @@ def _beside(plan: PlannedStep) -> dict[Key, list[Key]]:
             keys = [every[n].key for n in bucket]
             found.update((key, keys) for key in keys)
     return found
+
+
+def _waits(plan: PlannedStep) -> dict[Key, int]:
+    """Use of a parameter whose gradient travels in a bucket -> how long that waits."""
+    every = exchanges(plan.graph, plan.ops, plan.edges) if plan.waits else ()
+    pairs = zip(plan.buckets, plan.waits, strict=False)
+    return {every[n].key: wait for bucket, wait in pairs for n in bucket}
 
 
 class _Unlike(Exception):

@@ -22,7 +22,7 @@ from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
 from ..sbp.signature import OpSpec, View, find_rule
 from .collectives import Device, Travel
-from .exchange import Buckets, Exchange
+from .exchange import Buckets, Exchange, Waits
 from .recompute import Recomputation
 from .tape import Tape, Transfer
 
@@ -40,6 +40,7 @@ class PlannedStep:
     buckets: in which gradients travel beside the backward pass (`exchange`)
     ema: an average of the parameters is kept beside them
     turns: of several micro-batches in flight on one mesh, see `plans.schedule.orders`
+    waits: how many operators' backward passes each bucket waits for, once it is full; () for none
     """
 
     graph: Graph
@@ -53,6 +54,7 @@ class PlannedStep:
     buckets: Buckets = ()
     ema: bool = False
     turns: Sequence[tuple[int, int]] = ()
+    waits: Waits = ()
 
 
 def contiguous(shape: Sequence[int]) -> Strides:

@@ -97,6 +97,21 @@ class Strand:
     done: Sequence[int]
 
 
+def strand_of(tape: Tape, counts: Sequence[int], runs: Sequence[bool]) -> Strand:
+    """What turns of several micro-batches are made of.
+
+    counts: actions so far after each operator's forward pass, and then, in reverse order, after
+            each one's backward pass; runs: of each operator, whether it is more than a source
+    """
+    done = [0]
+    for count, does in zip(counts, runs, strict=False):
+        done += [max(done[-1], count - 1), count] if does else []
+    for count, does in zip(counts[len(runs) :], reversed(runs), strict=True):
+        done += [count] * 2 if does else []
+    workspace, travels = zip(*((a.workspace, a.travels) for a in tape.actions), strict=True)
+    return Strand(tape.held(), list(workspace), list(travels), done)
+
+
 def held_in_turns(strands: Sequence[Strand], turns: Sequence[tuple[int, int]]) -> int:
     """Bytes that all strands together hold at most, in these turns.
 

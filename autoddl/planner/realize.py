@@ -1,7 +1,7 @@
 """What a search found, as the plan that it becomes.
 
 From a choice of strategies to placements of every operator and steps on every edge (`place`), to
-the buckets in which gradients travel together (`buckets`), and whether that fits the memory
+the buckets in which gradients travel together (`travel`), and whether that fits the memory
 (`Candidate`).
 """
 
@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from ..cost.collectives import CommModel
-from ..cost.exchange import Buckets
+from ..cost.exchange import AT_THE_END, Bucketed
 from ..cost.memory import held_bytes
 from ..cost.model import MemoryView
 from ..cost.recompute import Recomputation
@@ -33,7 +33,7 @@ from ..cost.tape import ALIGNMENT_BYTES
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..graph.regions import Blocks
-from ..plans.schedule.buckets import best_buckets
+from ..plans.schedule.buckets import best_buckets, best_waits
 from ..plans.schedule.duplex import TurnsMaker, best_turns
 from ..plans.schedule.orders import Turns
 from ..plans.schedule.step import StepMaker
@@ -239,7 +239,7 @@ NEAR_FREE = 0.003
 # ResNet-50 on 2x8 is planned in 1.08 times as long, with half and twice of it as fast.
 ROOMY = 0.25
 _WORKED_OUT = (
-    "placed", "one_by_one", "maker", "_free_buckets", "least_s", "buckets", "step_s",
+    "placed", "one_by_one", "maker", "_free_travel", "least_s", "travel", "step_s",
     "_serial_bytes", "excess_bytes", "needed_bytes",
 )  # fmt: skip
 
@@ -314,23 +314,23 @@ class Candidate:
         return self.maker.turns if isinstance(self.maker, TurnsMaker) else ()
 
     @cached_property
-    def buckets(self) -> Buckets:
-        """The buckets in which gradients travel beside the backward pass; () if they do not.
+    def travel(self) -> Bucketed:
+        """The buckets in which gradients travel beside the backward pass, and how long these wait.
 
-        Nor do they where the copies that buckets need do not fit the memory.
+        They travel at its end where the copies that buckets need do not fit the memory.
         """
         if not self.tables.model.overlap:
-            return ()
-        found, limit = self._free_buckets, self.tables.model.limit_bytes
+            return AT_THE_END
+        found, limit = self._free_travel, self.tables.model.limit_bytes
         if self.is_roomy or self._has_room_for(found):
             return found
-        each = tuple((number,) for bucket in found for number in bucket)
-        for buckets in dict.fromkeys((found, each)):
-            if max(self._serial_bytes, self._fullest(self.tables.again, limit, buckets)) <= limit:
-                return buckets
-        return ()
+        each = tuple((number,) for bucket in found[0] for number in bucket)
+        for own in dict.fromkeys((found, (found[0], ()), (each, ()))):
+            if max(self._serial_bytes, self._fullest(self.tables.again, limit, own)) <= limit:
+                return own
+        return AT_THE_END
 
-    def _has_room_for(self, buckets: Buckets) -> bool:
+    def _has_room_for(self, travel: Bucketed) -> bool:
         """Whether buckets are sure to fit beside the serial step, whose memory is soon worked out.
 
         Without it GPT-3 175B on 1024x8 devices has its first plan in 1.3 times as long.
@@ -338,7 +338,7 @@ class Candidate:
         if self.turns:
             return False
         model = self.tables.model
-        step, rules = self._planned(self.tables.again, buckets), model.memory_rules
+        step, rules = self._planned(self.tables.again, travel), model.memory_rules
         rooms = [
             bucket_room(replace(step, mesh=view.mesh), rules) / view.times
             for view in model.memory_views
@@ -346,25 +346,26 @@ class Candidate:
         return self._serial_bytes + max(rooms) <= model.limit_bytes
 
     @cached_property
-    def _free_buckets(self) -> Buckets:
+    def _free_travel(self) -> Bucketed:
         """The fastest buckets, whether or not they fit the memory."""
-        return best_buckets(self.maker)
+        buckets = best_buckets(self.maker)
+        return buckets, () if self.turns else best_waits(self.maker, buckets)
 
     @cached_property
     def least_s(self) -> float:
         """Seconds of an iteration with the best buckets, whether or not these fit the memory."""
-        return self._seconds_with(self._free_buckets) if self.tables.model.overlap else self.seconds
+        return self._seconds_with(self._free_travel) if self.tables.model.overlap else self.seconds
 
     @cached_property
     def step_s(self) -> float:
         """Seconds of an iteration with what overlaps; `seconds` are those of the serial step."""
-        if not self.buckets and not self.turns:
+        if not self.travel[0] and not self.turns:
             return self.seconds
-        is_free = self.buckets == self._free_buckets
-        return self.least_s if is_free else self._seconds_with(self.buckets)
+        is_free = self.travel == self._free_travel
+        return self.least_s if is_free else self._seconds_with(self.travel)
 
-    def _seconds_with(self, buckets: Buckets) -> float:
-        return self.seconds - self.maker.latency_s(buckets) - self.maker.hidden_s(buckets)
+    def _seconds_with(self, travel: Bucketed) -> float:
+        return self.seconds - self.maker.latency_s(travel[0]) - self.maker.hidden_s(*travel)
 
     @cached_property
     def excess_bytes(self) -> float:
@@ -384,8 +385,7 @@ class Candidate:
     @cached_property
     def needed_bytes(self) -> float:
         """What a step's memory is, whatever the limit."""
-        again = self.tables.again
-        return max(self._added_up(again), self._fullest(again, math.inf))
+        return max(self._added_up(self.tables.again), self._fullest(self.tables.again, math.inf))
 
     def fits_with(self, again: Recomputation) -> bool:
         """Whether a step fits if other blocks are recomputed."""
@@ -406,32 +406,32 @@ class Candidate:
 
         return max(map(of, views))
 
-    def _fullest(self, again: Recomputation, limit_bytes: float, buckets: Buckets = ()) -> float:
+    def _fullest(self, again: Recomputation, limit: float, travel: Bucketed = AT_THE_END) -> float:
         """Bytes of a step at its fullest moment, which may be more than what adds up.
 
         Of autoddl's executor alone with buckets, which are not compiled, or above the limit.
         """
-        rules, step = self.tables.model.memory_rules, self._planned(again, buckets)
+        rules, step = self.tables.model.memory_rules, self._planned(again, travel)
 
         def of(view: MemoryView) -> float:
             own = replace(step, mesh=view.mesh)
-            if buckets:
+            if travel[0]:
                 return executor_peak(own, rules).bytes / view.times
-            return required_bytes(own, rules, limit_bytes * view.times) / view.times
+            return required_bytes(own, rules, limit * view.times) / view.times
 
         return max(map(of, self.tables.model.memory_views))
 
-    def _planned(self, again: Recomputation, buckets: Buckets) -> PlannedStep:
+    def _planned(self, again: Recomputation, travel: Bucketed) -> PlannedStep:
         graph, model = self.tables.grouping.graph, self.tables.model
         where = model.cluster.mesh, model.cluster.device.kind
-        known = again, buckets, model.ema, self.turns if again.in_flight > 1 else ()
+        known = again, travel[0], model.ema, self.turns if again.in_flight > 1 else (), travel[1]
         sizes = self.tables.micro_batches, model.optimizer
         return PlannedStep(graph, *where, *sizes, *self.placed, *known)
 
     @property
     def fits(self) -> bool:
         """Whether its fullest moment does."""
-        return self.is_roomy or bool(self.buckets) or self.excess_bytes <= 0
+        return self.is_roomy or bool(self.travel[0]) or self.excess_bytes <= 0
 
     @property
     def is_roomy(self) -> bool:

@@ -120,7 +120,7 @@ def verify_stage(stage: StagePlan) -> None:
             raise ValueError(f"the plan places {op.name} ({op.kind}) wrongly: {known[key]}")
     _verify_names(stage)
     _verify_edges(stage)
-    check_buckets(stage.exchanges, stage.buckets)
+    check_buckets(stage.graph, stage.exchanges, stage.buckets, stage.waits)
     if stage.turns and stage.graph.is_stage:
         raise ValueError("the plan has turns in a stage of a pipeline, where its schedule has them")
     operators = sum(op.kind not in SOURCE_KINDS for op in stage.graph.ops)

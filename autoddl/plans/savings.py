@@ -74,7 +74,7 @@ def savings(stage: StagePlan) -> Savings:
 
 def _savings(stage: StagePlan) -> Savings:
     # of serial steps, which saving memory makes longer whatever is hidden of them
-    stage = dataclasses.replace(stage, buckets=())
+    stage = dataclasses.replace(stage, buckets=(), waits=())
     graph, known = stage.graph, stage_figures(stage)
     model, costs, accumulation = known.model, known.costs, None
     if stage.micro_batches > 1 and graph.batch and not graph.is_stage:

@@ -216,6 +216,7 @@ class StageFile:
     ops: Mapping[str, PlannedOp]
     edges: StoredEdges
     buckets: Annotated[tuple[tuple[Size, ...], ...], OMIT] = ()
+    waits: Annotated[tuple[Size, ...], OMIT] = ()
     turns: Annotated[tuple[tuple[Size, Size], ...], OMIT] = ()
     shares: Annotated[tuple[Size, ...], OMIT] = ()
 
@@ -242,6 +243,8 @@ class StagePlan(StageFile, Once):
     in_flight:  the most micro-batches whose forward pass is kept at once
     buckets:    gradients that travel together beside the backward pass, in the order in which they
                 leave, by their numbers in `exchanges`; () if each travels by itself after it
+    waits:      of each bucket, how many operators' backward passes it waits for once it is full;
+                () if none does
     turns:      whose turn it is of the micro-batches that are in flight on one mesh, see
                 `plans.schedule.orders`; () if one is done before the next one starts
     shares:     by which tensors are divided among runs of hosts, () for equal parts (`sbp.mesh`)

@@ -122,7 +122,7 @@ class StageFigures:
         stage = self.stage
         return PlannedStep(
             stage.graph, mesh, stage.cluster.device.kind, stage.micro_batches, stage.optimizer,
-            stage.ops, stage.edges, self.again, stage.buckets, stage.ema, stage.turns,
+            stage.ops, stage.edges, self.again, stage.buckets, stage.ema, stage.turns, stage.waits,
         )  # fmt: skip
 
     @cached_property
@@ -167,7 +167,7 @@ class StageFigures:
         whole = total(self.costs.values())
         stage = self.stage
         if stage.buckets or stage.turns:
-            whole.hidden_s = self.maker.hidden_s(stage.buckets)
+            whole.hidden_s = self.maker.hidden_s(stage.buckets, stage.waits)
         return whole
 
     @cached_property
@@ -181,12 +181,13 @@ class StageFigures:
     @cached_property
     def tasks(self) -> Step:
         """The tasks of a step, in order; of many micro-batches, or groups, those of three."""
-        return self.maker.step(self.stage.buckets)
+        return self.maker.step(self.stage.buckets, None, self.stage.waits)
 
     @cached_property
     def whole(self) -> Step:
         """The tasks of all micro-batches."""
-        return self.maker.step(self.stage.buckets, self.stage.micro_batches)
+        own = self.stage
+        return self.maker.step(own.buckets, own.micro_batches, own.waits)
 
     def layer_cost(self, layer: PlannedLayer) -> Cost:
         return total(self.costs[name] for name in layer.ops)
@@ -216,7 +217,7 @@ class StageFigures:
         whole[5] = max(blocks, default=0.0)
         if stage.turns:
             return StagePrice(*map(float, whole))
-        each_s, once_s = self.maker.hidden_in(stage.buckets)
+        each_s, once_s = self.maker.hidden_in(stage.buckets, stage.waits)
         whole[:3] -= each_s / 2, each_s / 2, once_s
         return StagePrice(*map(float, whole), hidden_s=max(once_s, 0.0))
 

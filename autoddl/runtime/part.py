@@ -24,7 +24,7 @@ from .counting import Counting
 from .emulate.arrival import Arrival
 from .emulate.emulate import Emulator
 from .evaluation.mode import check_moved, evaluated_links, in_mode, unsent
-from .execution.buckets import buckets_of
+from .execution.buckets import buckets_of, late_uses
 from .execution.chains import in_chains
 from .execution.executor import Executor, Values
 from .execution.filled import skip_padding
@@ -141,6 +141,7 @@ class Job:
             self.emulator.replace(program, overlaps=bool(plan.buckets))
         rows = None if counting is None or self.emulator else counting.rows
         buckets = buckets_of(plan, program, self.groups) if wanted is None else ()
+        late = late_uses(plan) if wanted is None else {}
         if recorder is not None:
             recorder.follow(program)
             buckets = tuple(map(recorder.exchange, buckets))
@@ -150,10 +151,10 @@ class Job:
             and not (self.debug or self.emulator or plan.turns)
         ):
             leaving = () if graph.gives_back else buckets
-            program = in_chains(program, self.groups.backend, rows or Rows(), leaving)
+            program = in_chains(program, self.groups.backend, rows or Rows(), leaving, late)
         ahead = bool(buckets) and not plan.turns  # passes in turns would take each other's order
         return Executor(
-            program, state, self.run_state, self.groups, self.debug, rows, buckets, ahead
+            program, state, self.run_state, self.groups, self.debug, rows, buckets, ahead, late
         )
 
 

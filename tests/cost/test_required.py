@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import re
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl.cost import required
-from autoddl.cost.exchange import Buckets, exchanges
+from autoddl.cost.exchange import Buckets, exchanges, filling
 from autoddl.cost.liveness import StepTape
 from autoddl.cost.memory_rules import rules_of
 from autoddl.cost.model import CostModel
@@ -141,13 +142,14 @@ def drawn(
     most=st.sampled_from([0, 0, 1, 2, 100]),
     alone=st.sets(st.integers(0, 13), max_size=2).map(sorted),
     takes_turns=st.booleans(),
+    late=st.sampled_from([0, 0, 1, 7, 40]),
     back_end=st.sampled_from(sorted(RULES)),
 )
 def test_it_is_that_of_the_whole_step(
     name, blocks, shape: tuple[int, int], parts, kinds, again, seed, optimizer, in_flight, most,
-    alone, takes_turns, back_end,
+    alone, takes_turns, late, back_end,
 ):  # fmt: skip
-    """most: gradients of a block in a bucket; 0 for no buckets"""
+    """most: gradients of a block in a bucket; 0 for no buckets; late: so long some of these wait"""
     graph = GRAPHS[name](blocks)
     if not graph.batch:
         parts = 1
@@ -156,6 +158,8 @@ def test_it_is_that_of_the_whole_step(
     step = replace(step, buckets=in_blocks(step, most, alone)) if most else step
     if takes_turns and 1 < in_flight <= parts:
         step = replace(step, turns=turns(step, in_flight, seed))
+    elif late:
+        step = waiting(step, (0, late, late // 2))
     found, whole = executor_peak(step, rules), memory_peak(step, rules, "executor")
     assert (found.bytes, found.moment) == (whole.bytes, whole.moment)
     for told, right in ((found.by_cause, whole.by_cause), (found.always, whole.always)):
@@ -173,6 +177,15 @@ def turns(step: PlannedStep, count: int, seed: int) -> list[tuple[int, int]]:
             at[strand] = min(most, at[strand] + rng.choice([1, 2, 5, end]))
             found.append((strand, at[strand]))
     return found
+
+
+def waiting(step: PlannedStep, times: Sequence[int]) -> PlannedStep:
+    """Its buckets wait for so many operators, in turns, or for all that are left."""
+    every = exchanges(step.graph, step.ops, step.edges)
+    last = sum(op.kind not in SOURCE_KINDS for op in step.graph.ops) - 1
+    full = filling(step.graph, every, step.buckets)
+    waits = (min(late, last - place) for late, place in zip(itertools.cycle(times), full))
+    return replace(step, waits=tuple(waits))
 
 
 def in_blocks(step: PlannedStep, most: int, alone: Sequence[int] = ()) -> Buckets:
@@ -217,7 +230,7 @@ def test_buckets_need_no_more_room_than_that(
         company = every[number].company
         beside = [b for b in buckets if len(b) < most and every[b[0]].company == company]
         rng.choice(beside).append(number) if beside else buckets.append([number])
-    bucketed = replace(step, buckets=tuple(map(tuple, buckets)))
+    bucketed = waiting(replace(step, buckets=tuple(map(tuple, buckets))), (0, 3, 50))
     with_them, without = (required_bytes(s, rules, math.inf) for s in (bucketed, step))
     assert with_them <= without + bucket_room(bucketed, rules)
 
@@ -279,6 +292,15 @@ def test_blocks_whose_buckets_differ_are_not_alike(alone, left_out, built):
     short, runs = required._shortened(step)
     assert [run.left_out for run in runs] == left_out
     assert lengths(step, built) == [len(short.graph.ops)]
+
+
+@pytest.mark.parametrize("late, is_short", [(2, True), (30, True), (None, False)])
+def test_blocks_whose_gradients_leave_beside_others_are_alike_if_all_do(late, is_short, built):
+    """late: None for every bucket another one"""
+    step = drawn(GRAPHS["residual"](16), 1, 2, 1, [0], (), 1)
+    step = replace(step, buckets=in_blocks(step, 1))
+    step = waiting(step, (late,) if late is not None else range(len(step.buckets)))
+    assert (lengths(step, built)[0] < len(step.graph.ops)) == is_short
 
 
 def test_blocks_whose_gradients_travel_with_those_of_others_are_all_there(built):

@@ -264,7 +264,7 @@ def blocks(stage: StagePlan, rng: random.Random) -> StagePlan:
 
 
 def buckets(stage: StagePlan, rng: random.Random) -> StagePlan:
-    """The gradients in others, in another order."""
+    """The gradients in others, in another order, some of which wait."""
     numbers = list(range(len(stage.exchanges)))
     rng.shuffle(numbers)
     found, begin = [], 0
@@ -274,7 +274,10 @@ def buckets(stage: StagePlan, rng: random.Random) -> StagePlan:
         begin = end
     if found and rng.random() < 0.2:
         found.append(rng.choice(found))
-    return dataclasses.replace(stage, buckets=tuple(found))
+    waits = [rng.choice((0, 0, 1, 2, 5)) for _ in found] if rng.random() < 0.5 else []
+    if waits and rng.random() < 0.2:
+        waits[-1:] = rng.choice(([], [99], [0, 0]))
+    return dataclasses.replace(stage, buckets=tuple(found), waits=tuple(waits))
 
 
 def turns(stage: StagePlan, rng: random.Random) -> StagePlan:

@@ -17,8 +17,9 @@ WORDS = {"model": "transformer", **TWO}
 MESHES = (
     {**WORDS, "data_parallel": True, "buckets": "together", "micro_batches": 2, "debug": True},
     {**WORDS, "zero": "mixed", "buckets": "single"},
-    {**WORDS, "data_parallel": True, "zero": 3, "buckets": "single", "micro_batches": 2,
+    {**WORDS, "data_parallel": True, "zero": 3, "buckets": "late", "micro_batches": 2,
      "rows": 16},
+    {**WORDS, "data_parallel": True, "buckets": "late"},
     {**TWO, "model": "stack", "recomputed": True},
     {**WORDS, "turns": 2, "micro_batches": 2, "debug": True},
     {**TWO, "model": "decayed", "micro_batches": 2, "optimizer": "slow sgd", "evaluated": [8, 16]},

@@ -159,6 +159,6 @@ def with_zero(plan: Plan, kind: str) -> Plan:
         plan.stage.ops,
         plan.stage.edges,
     )
-    plan = plan.changed(ops=ops, edges=edges, buckets=())  # its gradients are others now
+    plan = plan.changed(ops=ops, edges=edges, buckets=(), waits=())  # its gradients are others now
     plan.verify()
     return plan

@@ -37,14 +37,18 @@ def test_micro_batches_and_own_rows(launch, seed):
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2))])
 def test_gradients_in_buckets_are_those_that_travel_one_by_one(launch, part):
-    """To the bit where the sums are the same; in debug mode, with micro-batches, and with ZeRO."""
+    """To the bit where the sums are the same, also where they leave late; in debug mode, with
+
+    micro-batches, and with ZeRO.
+    """
     case = {"model": "transformer", "data_parallel": True}
-    together, single = ({**case, "buckets": kind} for kind in ("together", "single"))
+    kinds = "together", "single", "late"
+    together, single, late = ({**case, "buckets": kind} for kind in kinds)
     cases = [
         {**together, "micro_batches": 4, "rows": 16},
-        {**single, "zero": 3, "micro_batches": 2, "rows": 16},
+        {**late, "zero": 3, "micro_batches": 2, "rows": 16},
         {**together, "debug": True}, {**single, "zero": "mixed"},
-        {**single, "data_parallel": False, "optimizer": "adam"},
+        {**single, "data_parallel": False, "optimizer": "adam"}, {**late, "micro_batches": 2},
     ]  # fmt: skip
     train(launch, 4, *cases[2 * part : 2 * part + 2])
 

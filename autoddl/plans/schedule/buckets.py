@@ -11,6 +11,9 @@ one is taken that makes, from the last gradient on, the longest runs: it sends t
 that cannot travel together make several buckets of a run. The runs are exact where no collective
 stands between them; one that does waits for them, which the simulator prices. So shorter runs and
 one bucket for all that can travel together are tried as well.
+
+Where collectives stand between them, a bucket may wait (`best_waits`): for a stretch of computation
+long enough that it is over, or over but for a share of it, before the next collective.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost.exchange import Buckets
+from ...cost.exchange import Buckets, Waits, filling
+from .passes import Course
 from .step import StepMaker
 
 # 1 and 6 limits gave the same steps of VGG13 on 16 and of a small GPT on 2x2 devices, as fast.
@@ -29,6 +33,8 @@ _SHORTER = 3  # limits of a run's seconds that are tried, each a 16th of the one
 # Of the end: so much later is as good, if fewer collectives do. With 0 VGG13's step on 16 devices
 # is 0.03 % faster, with twice 0.07 % slower; a small GPT's on 2x2 0.02 % faster, and the same.
 _LATE = 1e-3
+# Of a bucket, how much must fit beside what computes.
+_FITTING = (0.25, 0.5, 1.0)
 
 
 def best_buckets(maker: StepMaker) -> Buckets:
@@ -47,6 +53,60 @@ def best_buckets(maker: StepMaker) -> Buckets:
     end_s = {buckets: maker.end_s(buckets, passes) for buckets in sorted(tried)}
     early = [b for b, seconds in end_s.items() if seconds <= min(end_s.values()) * (1 + _LATE)]
     return min(early, key=lambda buckets: (len(buckets), end_s[buckets]))
+
+
+def best_waits(maker: StepMaker, buckets: Buckets) -> Waits:
+    """By how many operators' backward passes each bucket waits so that the step ends first.
+
+    () if none does, or hardly anything is gained.
+    """
+    _, backward = maker.courses
+    if not buckets or not any(own.before or own.after for own in backward.stretches):
+        return ()
+    every = maker.exchanges
+    passes = min(maker.micro_batches, 1 + any(exchange.is_often for exchange in every))
+    full = filling(maker.graph, every, buckets)
+    travels = [not maker.graph.gives_back or every[bucket[0]].is_often for bucket in buckets]
+    seconds = [maker.bucket_s(b) if t else 0.0 for b, t in zip(buckets, travels, strict=True)]
+    best, best_s = (), maker.end_s(buckets, passes) * (1 - _LATE)
+    for share in _FITTING:
+        places = _fitting(backward, full, seconds, share)
+        waits = tuple(late - place for late, place in zip(places, full, strict=True))
+        end_s = maker.end_s(buckets, passes, waits)
+        if end_s < best_s:
+            best, best_s = waits, end_s
+    return best
+
+
+def _fitting(
+    course: Course, full: Sequence[int], seconds: Sequence[float], share: float
+) -> list[int]:
+    """Behind which operator's backward pass each bucket leaves if `share` of it has to fit.
+
+    full, seconds: behind which it is full, and how long it takes
+    """
+    stretches = course.stretches
+    beside_s = [0.0] * (len(stretches) + 1)  # from a stretch on, up to the next collective
+    for n in reversed(range(len(stretches))):
+        own = stretches[n]
+        goes_on = not own.after and n + 1 < len(stretches) and not stretches[n + 1].before
+        beside_s[n] = own.computing + (beside_s[n + 1] if goes_on else 0.0)
+    place_of = {stretch: place for place, stretch in course.closes.items()}
+    found: list[int] = []
+    busy_s = 0.0  # of what has left, beside the stretches that follow
+    for n, own in enumerate(stretches):
+        busy_s = max(0.0, (0.0 if own.before else busy_s) + own.ahead - own.computing)
+        busy_s = 0.0 if own.after else busy_s
+        room_s = 0.0 if n + 1 == len(stretches) or stretches[n + 1].before else beside_s[n + 1]
+        place = place_of.get(n, -1)
+        while len(found) < len(full) and full[len(found)] <= place:
+            own_s = seconds[len(found)]
+            if busy_s + share * own_s > room_s and n + 1 < len(stretches):
+                break
+            busy_s += own_s
+            found.append(place)
+    last = max(course.closes)
+    return found + [last] * (len(full) - len(found))
 
 
 def earliest_runs(

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from ...cost.exchange import Buckets
+from ...cost.exchange import Buckets, Waits
 from .orders import Turns, num_strands
 from .step import COMPUTING, Cause, Step, StepMaker, StepTask
 
@@ -92,11 +92,14 @@ class TurnsMaker(StepMaker):
     def pieces(self) -> tuple[tuple[_Piece, ...], ...]:
         return pieces_of(self)
 
-    def step(self, buckets: Buckets, micro_batches: int | None = None) -> Step:
+    def step(self, buckets: Buckets, micro_batches: int | None = None, waits: Waits = ()) -> Step:
         """As of a `StepMaker`; None for those of the plan, but three groups at most.
+
+        No bucket waits: a collective of one micro-batch runs beside another one's computation.
 
         micro_batches: rounded up to whole groups
         """
+        assert not any(waits)
         width = num_strands(self.turns)
         groups = min(self.micro_batches // width, _ALIKE)
         if micro_batches is not None:
@@ -108,8 +111,8 @@ class TurnsMaker(StepMaker):
         made.finish(groups * width - 1)
         return Step(tuple(made.tasks), buckets, self.exchanges, self.slowdown)
 
-    def end_s(self, buckets: Buckets, micro_batches: int) -> float:
-        return self.step(buckets, micro_batches).end_s
+    def end_s(self, buckets: Buckets, micro_batches: int, waits: Waits = ()) -> float:
+        return self.step(buckets, micro_batches, waits).end_s
 
     @cached_property
     def ready_s(self) -> Mapping[int, float]:
@@ -120,11 +123,11 @@ class TurnsMaker(StepMaker):
         made = {task.members[0]: max(task.needs) for task in tasks if task.cause == "exchange"}
         return {number: ends[task] for number, task in made.items()}
 
-    def hidden_s(self, buckets: Buckets) -> float:
+    def hidden_s(self, buckets: Buckets, waits: Waits = ()) -> float:
         """Seconds of communication that run beside computation, in the whole step."""
 
         def hidden(groups: int) -> float:
-            step = self.step(buckets, groups * width)
+            step = self.step(buckets, groups * width, waits)
             return sum(task.seconds for task in step.tasks) - step.end_s
 
         width = num_strands(self.turns)

@@ -7,6 +7,7 @@ has the same with what computes in one stretch added up: 20 to 100 times as fast
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -91,11 +92,13 @@ class Free(NamedTuple):
 class Course:
     """A pass as its two queues see it.
 
-    made: gradient -> the stretch after which it is there
+    made:   gradient -> the stretch after which it is there
+    closes: number of a backward pass, from 0 on -> the stretch that it is the end of
     """
 
     stretches: tuple[Stretch, ...]
     made: Mapping[int, int]
+    closes: Mapping[int, int]
 
     @staticmethod
     def of(turns: Sequence[Turn], is_ahead: bool = False) -> Course:
@@ -105,6 +108,8 @@ class Course:
         """
         found: list[Stretch] = []
         made: dict[int, int] = {}
+        closes: dict[int, int] = {}  # stretch -> the backward pass at its end
+        passes = itertools.count()
         readers = [sum(turn.gathers) for turn in turns if turn.gathers] if is_ahead else []
         following, waits = iter(readers[1:]), False
         is_closed = True  # by a collective or a gradient
@@ -120,9 +125,12 @@ class Course:
                 computing = found[-1].computing + turn.seconds
                 found[-1] = found[-1]._replace(computing=computing, after=after)
             waits = ahead is not None if reads else waits
+            closes.pop(len(found) - 1, None)
+            if turn.cause == "backward":
+                closes[len(found) - 1] = next(passes)
             made.update((number, len(found) - 1) for number in turn.made)
             is_closed = bool(after or turn.made)
-        return Course(tuple(found), made)
+        return Course(tuple(found), made, {number: at for at, number in closes.items()})
 
     @cached_property
     def seconds(self) -> float:

@@ -8,8 +8,9 @@ computation and one for communication, both in the order of the list:
     computation        holds the queue of computation
     collective         both, as the next operator waits for it: none runs beside computation
     exchange           without buckets both, after the last pass. In a bucket the queue of
-                       communication, from when its members' gradients are there and earlier
-                       buckets have left; the next collective waits for it, computation does not.
+                       communication, from when its members' gradients are there, earlier buckets
+                       have left and it has waited as long as the plan says (`buckets.best_waits`);
+                       the next collective waits for it, computation does not.
                        Of a pipeline stage that gives gradients back, after the last pass, too:
                        stages before it wait for these, and while they compute it has time. Were
                        all stages equal, none of them would be done later for it than the first
@@ -38,7 +39,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ...cost.account import Trips, inner_of, inner_trip
-from ...cost.exchange import Buckets, Exchange, exchanges
+from ...cost.exchange import Buckets, Exchange, Waits, exchanges, leaving
 from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...graph.graph import SOURCE_KINDS, Graph, Op
@@ -152,12 +153,13 @@ class StepMaker:
         """Seconds of the exchange of a bucket."""
         return self.prices[members[0]][0] + sum(self.prices[n][1] for n in members)
 
-    def step(self, buckets: Buckets, micro_batches: int | None = None) -> Step:
+    def step(self, buckets: Buckets, micro_batches: int | None = None, waits: Waits = ()) -> Step:
         """With the gradients in `buckets`; () for each by itself after the last pass.
 
         micro_batches: so many; None for those of the plan, but three at most
         """
-        made = _Making(self, buckets)
+        places = leaving(self.graph, self.exchanges, buckets, waits) if waits and buckets else []
+        made = _Making(self, buckets, places)
         count = micro_batches or min(self.micro_batches, _ALIKE)
         made.start()
         for number in range(count):
@@ -166,15 +168,18 @@ class StepMaker:
         made.finish(count - 1)
         return Step(tuple(made.tasks), buckets, self.exchanges, self.slowdown)
 
-    def end_s(self, buckets: Buckets, micro_batches: int) -> float:
-        """`step(buckets, micro_batches).end_s` but for rounding, without the tasks."""
+    def end_s(self, buckets: Buckets, micro_batches: int, waits: Waits = ()) -> float:
+        """`step(buckets, micro_batches, waits).end_s` but for rounding, without the tasks."""
         if not buckets:
             return self.serial_s(micro_batches)
-        if self.slowdown:
-            return self.step(buckets, micro_batches).end_s
-        forward, backward = self._ahead
+        forward, backward = self.courses
         every, made = self.exchanges, backward.made
         needed = [max(made[n] for n in bucket) for bucket in buckets]
+        if waits:
+            places = leaving(self.graph, every, buckets, waits)
+            needed = [backward.closes.get(place, -1) for place in places]
+        if self.slowdown or -1 in needed:
+            return self.step(buckets, micro_batches, waits).end_s
         last = [(at, self.bucket_s(b)) for at, b in zip(needed, buckets, strict=True)]
         often = [e for e, b in zip(last, buckets, strict=True) if every[b[0]].is_often]
         after_s = 0.0
@@ -191,26 +196,26 @@ class StepMaker:
         passes_s = self._first_s + micro_batches * (self._forward.seconds + self._backward.seconds)
         return passes_s + self.exchange_s_of(micro_batches)
 
-    def hidden_s(self, buckets: Buckets) -> float:
+    def hidden_s(self, buckets: Buckets, waits: Waits = ()) -> float:
         """Seconds of communication that run beside computation, in the whole step."""
         count, most = self.micro_batches, min(self.micro_batches, _ALIKE)
-        found = self._hidden_s(buckets, most)
+        found = self._hidden_s(buckets, most, waits)
         if not buckets or count <= _ALIKE:
             return found
-        return found + (count - _ALIKE) * (found - self._hidden_s(buckets, _ALIKE - 1))
+        return found + (count - _ALIKE) * (found - self._hidden_s(buckets, _ALIKE - 1, waits))
 
-    def hidden_in(self, buckets: Buckets) -> tuple[float, float]:
+    def hidden_in(self, buckets: Buckets, waits: Waits = ()) -> tuple[float, float]:
         """Of `hidden_s`, what each micro-batch hides, and what is hidden once an iteration."""
-        one_s = self._hidden_s(buckets, 1)
+        one_s = self._hidden_s(buckets, 1, waits)
         often = any(e.is_often for e in self.exchanges) or any(own.again for own in self.operators)
-        each_s = self._hidden_s(buckets, 2) - one_s if buckets and often else 0.0
+        each_s = self._hidden_s(buckets, 2, waits) - one_s if buckets and often else 0.0
         return each_s, one_s - each_s
 
-    def _hidden_s(self, buckets: Buckets, micro_batches: int) -> float:
+    def _hidden_s(self, buckets: Buckets, micro_batches: int, waits: Waits) -> float:
         if not buckets:
             return 0.0
         serial_s, saved_s = self.serial_s(micro_batches), self.latency_s(buckets, micro_batches)
-        found = serial_s - saved_s - self.end_s(buckets, micro_batches)
+        found = serial_s - saved_s - self.end_s(buckets, micro_batches, waits)
         return found if abs(found) > _ROUNDING * serial_s else 0.0
 
     def latency_s(self, buckets: Buckets, micro_batches: int | None = None) -> float:
@@ -257,7 +262,7 @@ class StepMaker:
         return Course.of(tuple(self.backward_turns()))
 
     @cached_property
-    def _ahead(self) -> tuple[Course, Course]:
+    def courses(self) -> tuple[Course, Course]:
         """The forward and the backward pass with gathers one reader ahead."""
         if not any(own.again for own in self.operators):
             return self._forward, self._backward
@@ -328,16 +333,20 @@ class StepMaker:
 class _Making:
     """A step that is being put down, task by task.
 
-    ready: exchange -> the number of the task that has made its gradient
-    left:  how many buckets have left
-    ahead: the gathers of the next turn that has some, once they are put down
+    places: behind which operator's backward pass each bucket leaves, if one waits
+    ready:  exchange -> the number of the task that has made its gradient
+    left:   how many buckets have left
+    passes: how many operators have had their backward pass
+    ahead:  the gathers of the next turn that has some, once they are put down
     """
 
     maker: StepMaker
     buckets: Buckets
+    places: Sequence[int] = ()
     tasks: list[StepTask] = field(default_factory=list)
     ready: dict[int, int] = field(default_factory=dict)
     left: int = 0
+    passes: int = 0
     ahead: tuple[int, ...] | None = None
     last: int = -1  # number of the last task that computes
 
@@ -350,7 +359,7 @@ class _Making:
             self._take(turn, micro_batch, following)
 
     def backward(self, micro_batch: int, is_last: bool) -> None:
-        self.left = 0
+        self.left = self.passes = 0
         self.ready.clear()
         for turn, following in self._with_following(self.maker.backward_turns()):
             self._take(turn, micro_batch, following)
@@ -397,6 +406,7 @@ class _Making:
     def _made(self, turn: Turn, micro_batch: int, is_last: bool) -> None:
         """Its parameters' gradients are there: buckets may leave."""
         every = self.maker.exchanges
+        self.passes += 1
         for number in turn.made:
             if not self.buckets and every[number].is_often:
                 self._exchange(turn.operator, (number,), micro_batch)
@@ -404,9 +414,11 @@ class _Making:
         while self.left < len(self.buckets):
             members = self.buckets[self.left]
             if every[members[0]].is_often or (is_last and not self.maker.graph.gives_back):
-                if not all(number in self.ready for number in members):
+                is_early = self.places and self.places[self.left] >= self.passes
+                if is_early or not all(number in self.ready for number in members):
                     return
-                needs = (max(self.ready[number] for number in members),) if self.last >= 0 else ()
+                made = self.last if self.places else max(self.ready[n] for n in members)
+                needs = (made,) if self.last >= 0 else ()
                 self._exchange(turn.operator, members, micro_batch, needs)
             self.left += 1
 

@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...cost.exchange import Key, filling, leaving
+from ...graph.graph import SOURCE_KINDS
 from ...plans import StagePlan
 from ...sbp.collectives import Step
 from ...sbp.layout import Shape, local_shape
@@ -71,6 +73,25 @@ def buckets_of(plan: StagePlan, program: Program, groups: Groups) -> tuple[Bucke
             )
         found.append(Bucket(edges, shapes, travel, groups.backend))
     return tuple(found)
+
+
+def late_uses(plan: StagePlan) -> dict[Key, str]:
+    """Use of a parameter -> behind which operator's backward pass its gradient leaves.
+
+    Of gradients that wait: all others leave as soon as they, and those of their bucket, are there.
+    """
+    if not (plan.buckets and plan.waits):
+        return {}
+    every = plan.exchanges
+    running = [op.name for op in reversed(plan.graph.ops) if op.kind not in SOURCE_KINDS]
+    full = filling(plan.graph, every, plan.buckets)
+    places = leaving(plan.graph, every, plan.buckets, plan.waits)
+    return {
+        every[n].key: running[place]
+        for bucket, first, place in zip(plan.buckets, full, places, strict=True)
+        for n in bucket
+        if place > first
+    }
 
 
 def _flat_steps(steps: Sequence[Step]) -> tuple[Step, ...] | None:

@@ -4,8 +4,8 @@ The framework records all operators of a chain as in an eager loop, and gives th
 the chain has read in one backward pass, where each operator by itself begins and ends a record of
 its own, in Python. A chain ends where a tensor is redistributed, where an operator communicates
 inside, reads a state that one before it in the chain changes, where a block that is run again
-begins or ends, and where a bucket of gradients is full, which may leave while the operators before
-are still in their backward pass.
+begins or ends, and where a bucket of gradients leaves while the operators before are still in their
+backward pass.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...graph.rows import Rows, known_from
 from ..backend import Backend, Kernels, Tensor
 from ..kernel import Context, Kernel
 from .buckets import Bucket
-from .program import Node, Program
+from .program import Key, Node, Program
 
 Names = Collection[str]
 
@@ -73,9 +73,13 @@ class Chain:
 
 
 def in_chains(
-    program: Program, backend: Backend, rows: Rows, buckets: Sequence[Bucket] = ()
+    program: Program,
+    backend: Backend,
+    rows: Rows,
+    buckets: Sequence[Bucket] = (),
+    late: Mapping[Key, str] | None = None,
 ) -> Program:
-    """The program with one node in the place of each chain's."""
+    """The program with one node in the place of each chain's; `late`: as `Gradients` takes it."""
     apart = _near_known_sums(program, rows)
     kernels = {
         node.op.name: kernel
@@ -85,7 +89,7 @@ def in_chains(
     readers = Counter(edge.tensor for node in program.nodes for edge in node.edges)
     nodes: list[Node] = []
     busy = [node for node in program.nodes if not node.idle]
-    for run in _runs(busy, kernels, _filling(program, buckets)):
+    for run in _runs(busy, kernels, {*_filling(program, buckets), *(late or {}).values()}):
         nodes += [_joined(run, kernels, readers, backend)] if len(run) > 1 else run
     return replace(program, nodes=nodes)
 
@@ -193,5 +197,5 @@ def _joined(
     )  # fmt: skip
     return replace(
         run[-1], op=op, edges=edges, takes=[takes[name] for name in results], kernel=chain,
-        attrs={}, inside=tuple(filter(_buffers, run)),
+        attrs={}, inside=tuple(filter(_buffers, run)), first=first.name,
     )  # fmt: skip

@@ -43,6 +43,7 @@ class Executor:
     rows:    how the micro-batches of training add up; by default to the mean of their losses
     buckets: of gradients that travel together, beside the backward pass
     ahead:   parameters that are stored split are asked for one reader ahead
+    late:    gradients that wait, as `Gradients` takes them
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Executor:
         rows: Rows | None = None,
         buckets: Sequence[Bucket] = (),
         ahead: bool = False,
+        late: Mapping[Key, str] | None = None,
     ) -> None:
         self.graph = program.graph
         self._program = program
@@ -67,7 +69,7 @@ class Executor:
         self._sent = {
             sent_key(n.op.attrs["tensor"]) for n in program.nodes if n.op.kind == "stage_output"
         }
-        self._gradients = Gradients(program, groups.backend, buckets)
+        self._gradients = Gradients(program, groups.backend, buckets, late)
         self._inputs = Inputs(program, state, run_state, self.rows)
         self._gathers, self._known = self._inputs.gathers, self._inputs.known
         self._ahead = program.gathered if ahead else ((), ())
@@ -316,10 +318,10 @@ class Executor:
                 yield
                 self._hand_on(node, *given, arrived)
                 del given  # before the next operator runs
-                self._gradients.leave()
             else:
                 done.records.pop()
                 yield
+            self._gradients.leave(node)
             yield
 
     def _given(

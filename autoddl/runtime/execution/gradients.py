@@ -10,7 +10,7 @@ to be such, else, as an operator may give one tensor as the gradient of several 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 from ..backend import Backend, Tensor
 from ..comm.beside import later
 from .buckets import Bucket
-from .program import Edge, Key, Program
+from .program import Edge, Key, Node, Program
 
 SumKey = TypeVar("SumKey", bound=Hashable)
 
@@ -55,10 +55,21 @@ class Gradients:
              micro-batch has given all of them, and the buckets before have left. The gradients of
              all other uses travel when the last pass is over, as do all of a pipeline stage for
              whose gradients others wait
+    late:    use -> behind which operator's backward pass its gradient leaves, if it waits
     """
 
-    def __init__(self, program: Program, backend: Backend, buckets: Sequence[Bucket] = ()) -> None:
+    def __init__(
+        self,
+        program: Program,
+        backend: Backend,
+        buckets: Sequence[Bucket] = (),
+        late: Mapping[Key, str] | None = None,
+    ) -> None:
         self._program = program
+        self._late = late or {}
+        self._behind: dict[str, list[Key]] = {}  # in the order in which they leave
+        for key, name in self._late.items():
+            self._behind.setdefault(name, []).append(key)
         self._backend = backend
         self._buckets = buckets
         self._place = {e.key: n for n, bucket in enumerate(buckets) for e in bucket.edges}
@@ -73,32 +84,56 @@ class Gradients:
         self._often: list[Callable[[], None]] = []
         self._left = Counter({edge.key: micro_batches for edge in self._program.uses})
         self._missing = [len(bucket.edges) for bucket in self._buckets]
+        self._waits = {self._place[key] for key in self._late if key in self._place}
+        self._held: dict[Key, tuple[Edge, Tensor]] = {}
         self._next = 0
 
     def add(self, edge: Edge, gradient: Tensor) -> None:
         """Add the gradient of one use, from ZeRO's stage 2 on where it is stored."""
         key = edge.key
         if edge.zero_stage > 1:
-            self._often.append(
-                later(self._backend.thread, partial(self._add_where_stored, edge, gradient))
-            )
+            if key in self._late:
+                self._held[key] = edge, gradient
+            else:
+                self._reduce(edge, gradient)
         else:
             self._sums.add(key, gradient, edge.gives_own)
         self._left[key] -= 1
         if not self._left[key] and key in self._place:
             self._missing[self._place[key]] -= 1
 
+    def _reduce(self, edge: Edge, gradient: Tensor) -> None:
+        self._often.append(
+            later(self._backend.thread, partial(self._add_where_stored, edge, gradient))
+        )
+
     def _add_where_stored(self, edge: Edge, gradient: Tensor) -> None:
         with self._backend.beside():  # what computes next does not wait until it is there
             self._sums.add(edge.key, edge.backward(gradient))
 
-    def leave(self) -> None:
-        """Send off the buckets that are full; what they bring is waited for where it is used."""
+    def leave(self, node: Node | None = None) -> None:
+        """Send off the buckets that are full; what they bring is waited for where it is used.
+
+        node: whose backward pass is over, which some have waited for
+        """
+        for key in self._behind.get(node.begins, ()) if node is not None else ():
+            self._let_go(key)
         if not self._program.graph.gives_back:
             self._leave()
 
+    def _let_go(self, key: Key) -> None:
+        """What has waited long enough, if this is the last micro-batch or it travels for each."""
+        if key in self._held:
+            self._reduce(*self._held.pop(key))
+        elif key in self._place and not self._missing[self._place[key]]:
+            self._waits.discard(self._place[key])
+
     def _leave(self) -> None:
-        while self._next < len(self._buckets) and not self._missing[self._next]:
+        while (
+            self._next < len(self._buckets)
+            and not self._missing[self._next]
+            and self._next not in self._waits
+        ):
             bucket = self._buckets[self._next]
             self._next += 1
             given = [self._sums.pop(edge.key) for edge in bucket.edges]
@@ -109,6 +144,8 @@ class Gradients:
 
         The last argument of `give` says whether nobody else has that tensor's memory.
         """
+        for key in self._late:
+            self._let_go(key)
         self._leave()
         assert self._next == len(self._buckets), "a bucket of gradients has not left"
         for wait in self._often:

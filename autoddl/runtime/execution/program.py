@@ -67,6 +67,7 @@ class Node:
     wanted: which inputs' gradients its backward pass gives
     inside: those of a chain's operators (`chains`) that may change state
     idle:   nothing is done in its place: evaluation alone needs it
+    first:  the first of a chain's operators
     """
 
     op: Op
@@ -79,6 +80,12 @@ class Node:
     block: int | None = None
     inside: tuple[Node, ...] = ()
     idle: bool = False
+    first: str = ""
+
+    @property
+    def begins(self) -> str:
+        """The operator with which it begins, which is the last one in its backward pass."""
+        return self.first or self.op.name
 
     @cached_property
     def wanted(self) -> tuple[bool, ...]:

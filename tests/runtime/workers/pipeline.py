@@ -64,7 +64,8 @@ def stored_split(plan: Plan, zero_stage):
             own.graph, stage_figures(own).model.comm, storage, own.ops, own.edges
         )
         count += sum(edge.zero_stage > 0 for edge in edges.values())
-        stages.append(dataclasses.replace(own, ops=ops, edges=edges, buckets=()))
+        own = dataclasses.replace(own, ops=ops, edges=edges, buckets=(), waits=())
+        stages.append(own)
     assert count
     return dataclasses.replace(plan, stages=tuple(stages))
 
@@ -204,8 +205,8 @@ def bucketed(case):
     for own in plan.stages:
         assert len(own.exchanges) > 1
         order = reversed(range(len(own.exchanges)))
-        stages.append(dataclasses.replace(own, buckets=tuple((n,) for n in order)))
-    serial = [dataclasses.replace(own, buckets=()) for own in plan.stages]
+        stages.append(dataclasses.replace(own, buckets=tuple((n,) for n in order), waits=()))
+    serial = [dataclasses.replace(own, buckets=(), waits=()) for own in plan.stages]
     left, home = (train(dataclasses.replace(plan, stages=tuple(s))) for s in (stages, serial))
     assert left[:2] == home[:2], (left[:2], home[:2])
     assert all(np.array_equal(value, home[2][key]) for key, value in left[2].items())

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 
 import autoddl
+from autoddl.cost.exchange import filling
 from autoddl.graph.batch_norm import with_batch_norm
 from autoddl.graph.graph import SOURCE_KINDS
 from autoddl.graph.regions import repeated_blocks
@@ -40,7 +41,9 @@ DEFAULTS = {
     "recomputed": False,  # compared to the bit with what keeps everything, too
     "data_parallel": False,  # the plan that is
     "zero": None,  # parameters are stored by ZeRO's stage of that number
-    "buckets": None,  # of gradients: "single", "together"; compared with what has none, too
+    # of gradients: "single", "together", or "late" for single ones that wait; compared with what
+    # has none, too
+    "buckets": None,
     "turns": None,  # how many micro-batches are in flight; compared to the bit with one by one, too
     "alone": True,  # compared with one device, which has other random numbers
     "own_rows": False,  # each rank gives its rows only
@@ -80,11 +83,20 @@ def buckets(plan, kind) -> tuple[tuple[int, ...], ...]:
     """The gradients in the order of the backward pass, or all that can travel together."""
     every, found = plan.stage.exchanges, {}
     for number in reversed(range(len(every))):
-        company = number if kind == "single" else every[number].company
+        company = every[number].company if kind == "together" else number
         found.setdefault(company, []).append(number)
     made = tuple(map(tuple, found.values()))
-    assert made and (kind == "single") == (max(map(len, made)) == 1), made
+    assert made and (kind == "together") == (max(map(len, made)) > 1), made
     return made
+
+
+def waits(plan, made) -> tuple[int, ...]:
+    """For how many operators each bucket waits, at random."""
+    last = sum(op.kind not in SOURCE_KINDS for op in plan.stage.graph.ops) - 1
+    rng, full = np.random.default_rng(last), filling(plan.graph, plan.stage.exchanges, made)
+    found = tuple(int(rng.integers(last - place + 1)) for place in full)
+    assert any(found), found
+    return found
 
 
 def turns(plan, together) -> tuple[tuple[int, int], ...]:
@@ -135,8 +147,10 @@ def run(case) -> None:
         assert again.losses == found.losses, (case, again.losses, found.losses)
         assert all(np.array_equal(again.state[k], v) for k, v in found.state.items()), case
     elif case["buckets"]:
-        bucketed = train(plan.changed(buckets=buckets(plan, case["buckets"])))
-        if case["buckets"] == "single":  # the same sums
+        made = buckets(plan, case["buckets"])
+        late = waits(plan, made) if case["buckets"] == "late" else ()
+        bucketed = train(plan.changed(buckets=made, waits=late))
+        if case["buckets"] != "together":  # the same sums
             assert bucketed.losses == found.losses, (case, bucketed.losses, found.losses)
             assert all(np.array_equal(bucketed.state[k], v) for k, v in found.state.items()), case
         apart = differences(bucketed, found, ())
