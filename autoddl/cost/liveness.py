@@ -15,8 +15,9 @@
 `StepTape` writes down the step as autoddl's executor runs it: of each operator what the back end's
 rules say is kept until its backward pass, and gradients of parameters until the end of the step;
 views and slices of rows are free. What is stored split is gathered before the step and kept; in
-ZeRO's stage 3 it is gathered before each pass of its one reader, which is then the only one alive;
-with buckets one reader ahead, and of these the largest counts all the time. From stage 2 on its
+ZeRO's stage 3 it is gathered before each pass of its one reader, which is then the only one alive,
+or as that is run again, until its backward pass; with buckets one reader ahead, and of these the
+largest counts all the time. From stage 2 on its
 gradient is reduced as soon as it is there. Of a bucket the gradients are laid out as one tensor,
 which takes their place once it is whole, and then travels, or once it has waited as the plan says,
 with micro-batches beside the passes that follow, until the next one does; others travel at the end.
@@ -339,6 +340,8 @@ class StepTape(StepTensors):
 
     def _fetch_again(self, op: Op) -> None:
         """What the executor has forgotten after the forward pass (ZeRO's stage 3)."""
+        if op.name in self.plan.again.block_of:
+            return  # it has run again
         for index, tensor in enumerate(op.inputs):
             edge = self.plan.edges.get((op.name, index))
             if edge is not None and edge.zero_stage == 3:

@@ -20,7 +20,8 @@ Gradients that are there at the peak beside one for each parameter are
         max( gradients of the product - what its reader keeps, gradients of its reader )
 
 as what the reader keeps is gone when it is the product's turn. With recomputation a step may hold
-the most as the backward pass of a block begins, and the gradients of its last product count.
+the most as the backward pass of a block begins, and the gradients of its last product count, as
+does what ZeRO's stage 3 has gathered for the block.
 Without it, and with one micro-batch, gradients of parameters come as activations go.
 """
 
@@ -220,7 +221,7 @@ def _add_input(
         own.memory_bytes += copy
         own.fixed_bytes += copy if is_param else 0.0
         within += 0.0 if is_param else copy
-    if edge.zero_stage == 3 and edge.op in again.last_products:  # it is gathered again
+    if edge.zero_stage == 3 and edge.op in again.block_of:  # gathered as it is run again
         copy = even_bytes(spec, placed.ins[index], mesh)
         own.memory_bytes += copy
         within += copy

@@ -12,7 +12,8 @@ AG and RS being the seconds of its all-gather and reduce-scatter:
 
 In stages 1 and 2 the gathered copy stays for the iteration; in stage 3 it is there only while its
 operator runs, forward and backward, which only matrix products can do without recomputation (the
-others take stage 2); a block that is recomputed gathers it once more. Partial axes that are not
+others take stage 2). A block that is run again gathers it for that, and keeps it for the backward
+pass that follows: it gathers as often as others. Partial axes that are not
 split are all-reduced after the reduce-scatter.
 """
 
@@ -199,7 +200,8 @@ def edge_times(
     """
     if not is_param:
         return (passes * micro_batches, 0), micro_batches
-    forward = (passes * micro_batches, micro_batches) if zero_stage == 3 else (1, 0)
+    backward = 0 if passes > 1 else micro_batches  # what was run again is still there
+    forward = (passes * micro_batches, backward) if zero_stage == 3 else (1, 0)
     return forward, micro_batches if zero_stage > 1 else 1
 
 

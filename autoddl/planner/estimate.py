@@ -269,7 +269,7 @@ class StepParts:
             backward_s = own.backward_s + (runs - 1) * own.forward_s
             first += sum(own.first)
             computation += parts * (own.forward_s + backward_s)
-            gathered += parts * (runs + 1) * sum(own.again)
+            gathered += parts * (runs * sum(own.again) + sum(own.back))
             last += sum(own.again)
             exchange_s = sum(once[number] for number in own.exchanged)
             last += exchange_s

@@ -306,8 +306,9 @@ class GroupTables:
         found = []
         for port in self._trained(group):
             prices, op = self._storage_prices(port, table), group.ops[port.op]
-            held = self.again.weight(op.name) * (op.name in self.again.last_products)
-            how = self.again.passes(op.name), held, self.storages
+            passes = self.again.passes(op.name)
+            held = self.again.weight(op.name) if passes > 1 else 0.0
+            how = passes, held, self.storages
             own = StoragePort.make(self.graph.spec(op), port.index, prices, *how)
             found.append(self._at_price(group, port, own))
         return tuple(found)

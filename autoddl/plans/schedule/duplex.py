@@ -232,7 +232,7 @@ def pieces_of(maker: StepMaker) -> tuple[tuple[_Piece, ...], ...]:
             for inside in numbers:
                 if again.get(maker.operators[inside].op.name) == block:
                     pieces += [*forward[2 * inside], *forward[2 * inside + 1]]
-        pieces += [_Piece.of("gather", name, s) for s in own.again]
+        pieces += [_Piece.of("gather", name, s) for s in own.back]
         pieces.append(_Piece.of("backward", name, own.backward_s))
         pieces.append(_Piece.of("collective", name, own.inner[1]))
         alone = tuple(_Piece.of(p.cause, p.operator, p.seconds, is_alone=True) for p in pieces)

@@ -22,8 +22,9 @@ Cause = Literal["forward", "backward", "collective", "gather", "exchange"]
 class Operator:
     """What an operator does in a pass of one micro-batch, in seconds.
 
-    first:   its parameters' gathers, once an iteration; `again`: before each pass (ZeRO's stage 3),
-             also if they take no time
+    first:   its parameters' gathers, once an iteration; `again`: before each forward pass (ZeRO's
+             stage 3), also if they take no time; `back`: before the backward pass, where no forward
+             pass that was run again has left them
     arrive:  collectives of its other inputs; `inner`: its own, forward and backward
     return_: collectives of its inputs' gradients; exchanged: numbers of its parameters' gradients
     """
@@ -33,6 +34,7 @@ class Operator:
     backward_s: float
     first: tuple[float, ...]
     again: tuple[float, ...]
+    back: tuple[float, ...]
     arrive: tuple[float, ...]
     inner: tuple[float, float]
     return_: tuple[float, ...]
@@ -46,7 +48,7 @@ class Operator:
     @property
     def backward(self) -> Turn:
         after = (*self.inner[1:], *self.return_)
-        own = self.op.name, self.again, (), "backward", self.backward_s
+        own = self.op.name, self.back, (), "backward", self.backward_s
         return Turn(*own, after, self.exchanged)
 
 

@@ -312,7 +312,8 @@ class StepMaker:
         first, arrive, back = (
             tuple(seconds for seconds in found if seconds) for found in (first, arrive, back)
         )
-        own = forward_s, backward_s, first, tuple(again), arrive, inner, back
+        gathers = tuple(again), () if op.name in self.again.block_of else tuple(again)
+        own = forward_s, backward_s, first, *gathers, arrive, inner, back
         return Operator(op, *own, tuple(exchanged))
 
     def _computing(self, op: Op, placed: PlannedOp) -> tuple[float, float]:

@@ -10,7 +10,8 @@ operators run again, with all steps between them, before its backward pass.
 A parameter travels to its readers once per mini-batch; its gradients are summed over the
 micro-batches where they arise, and travel back once. Of one that is stored split (ZeRO, see
 `cost.sharded_storage`) the gradients travel back for each micro-batch from stage 2 on and are
-summed there; in stage 3 it travels before each pass of its reader and is forgotten after it.
+summed there; in stage 3 it travels before each pass of its reader and is forgotten after it, but
+for what runs again: that keeps it for the backward pass, which follows.
 """
 
 from __future__ import annotations
@@ -255,8 +256,8 @@ class Executor:
         assert node.kernel is not None
         wanted = node.wanted if with_gradient else ()
         record: Record | None
-        if node.fetched_twice is not None and with_gradient:
-            fetch = functools.partial(self._gathers.take, node.fetched_twice)
+        if node.fetched_back is not None and with_gradient:
+            fetch = functools.partial(self._gathers.take, node.fetched_back)
             record, outputs = run_forgetting(
                 self._backend, node.kernel, node.context, node.attrs, received, fetch
             )

@@ -50,8 +50,8 @@ class Gathers:
 
     def ask_again(self, node: Node) -> None:
         """For its own, if it was not asked for ahead, and for the next: in a backward pass."""
-        if node.fetched_twice is not None:
-            self._ask(node.fetched_twice)
+        if node.fetched_back is not None:
+            self._ask(node.fetched_back)
             self.ask_next(node)
 
     def take(self, edge: Edge) -> Tensor:

@@ -101,6 +101,11 @@ class Node:
         return next((edge for edge in self.edges if edge.zero_stage == 3), None)
 
     @property
+    def fetched_back(self) -> Edge | None:
+        """That one where the backward pass fetches it, as no run just before it has."""
+        return self.fetched_twice if self.block is None else None
+
+    @property
     def unlike_rows(self) -> tuple[int, ...]:
         """The mesh axes along which a BatchNorm's rows are split."""
         channel = self.op.attrs["axis"] % len(self.context.spec.inputs[0].shape)
@@ -141,9 +146,10 @@ class Program:
                 blocks.setdefault(node.block, []).append(node)
         backward: list[Node] = []
         for node in reversed(self.nodes):
-            if node.block is not None:
+            if node.block is None:
+                backward += [node] * node.carries_gradient
+            else:
                 backward += blocks.pop(node.block, [])  # run again before its backward pass
-            backward += [node] * node.carries_gradient
         one, other = (
             tuple(node.fetched_twice for node in nodes if node.fetched_twice is not None)
             for nodes in (self.nodes, backward)
