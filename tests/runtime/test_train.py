@@ -39,16 +39,17 @@ def test_micro_batches_and_own_rows(launch, seed):
 def test_gradients_in_buckets_are_those_that_travel_one_by_one(launch, part):
     """To the bit where the sums are the same, also where they leave late; in debug mode, with
 
-    micro-batches, and with ZeRO.
+    micro-batches, with ZeRO, and with blocks that run again.
     """
     case = {"model": "transformer", "data_parallel": True}
     kinds = "together", "single", "late"
     together, single, late = ({**case, "buckets": kind} for kind in kinds)
     cases = [
         {**together, "micro_batches": 4, "rows": 16},
-        {**late, "zero": 3, "micro_batches": 2, "rows": 16},
+        {**late, "model": "stack", "zero": 3, "micro_batches": 2, "rows": 16, "recomputed": True},
         {**together, "debug": True}, {**single, "zero": "mixed"},
-        {**single, "data_parallel": False, "optimizer": "adam"}, {**late, "micro_batches": 2},
+        {**single, "data_parallel": False, "optimizer": "adam"},
+        {**late, "zero": 3, "micro_batches": 2, "rows": 16},
     ]  # fmt: skip
     train(launch, 4, *cases[2 * part : 2 * part + 2])
 

@@ -130,7 +130,7 @@ def run(case) -> None:
     plan = plan_of(case, traced.graph)
     if case["zero"]:
         plan = with_zero(plan, case["zero"])
-    found = train(plan)
+    found, blocks = train(plan), plan.recomputed
     if case["recomputed"]:
         blocks = repeated_blocks(plan.graph)
         assert len(blocks) >= 3, blocks
@@ -149,7 +149,7 @@ def run(case) -> None:
     elif case["buckets"]:
         made = buckets(plan, case["buckets"])
         late = waits(plan, made) if case["buckets"] == "late" else ()
-        bucketed = train(plan.changed(buckets=made, waits=late))
+        bucketed = train(plan.changed(buckets=made, waits=late, recomputed=blocks))
         if case["buckets"] != "together":  # the same sums
             assert bucketed.losses == found.losses, (case, bucketed.losses, found.losses)
             assert all(np.array_equal(bucketed.state[k], v) for k, v in found.state.items()), case
