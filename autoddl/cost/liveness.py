@@ -17,10 +17,10 @@ rules say is kept until its backward pass, and gradients of parameters until the
 views and slices of rows are free. What is stored split is gathered before the step and kept; in
 ZeRO's stage 3 it is gathered before each pass of its one reader, which is then the only one alive,
 or as that is run again, until its backward pass; with buckets one reader ahead, and of these the
-largest counts all the time. From stage 2 on its
-gradient is reduced as soon as it is there. Of a bucket the gradients are laid out as one tensor,
-which takes their place once it is whole, and then travels, or once it has waited as the plan says,
-with micro-batches beside the passes that follow, until the next one does; others travel at the end.
+largest counts all the time. From stage 2 on its gradient is reduced as soon as it is there. Of a
+bucket the gradients are laid out as one tensor, which takes their place once it is whole, and then
+travels, with micro-batches beside the passes that follow, until the next one does. Both wait if the
+plan says so. Other gradients travel at the end.
 
 What an operator keeps beside its inputs and outputs, and what it needs meanwhile, is told by the
 rules of the back end (`memory_rules.MemoryRules`).
@@ -339,10 +339,8 @@ class StepTape(StepTensors):
             self._arrive(tensor, self.travel(what, tensor, gradient, nd, steps))
 
     def _fetch_again(self, op: Op) -> None:
-        """What the executor has forgotten after the forward pass (ZeRO's stage 3)."""
-        if op.name in self.plan.again.block_of:
-            return  # it has run again
-        for index, tensor in enumerate(op.inputs):
+        """What the executor has forgotten (ZeRO's stage 3), unless the operator has run again."""
+        for index, tensor in enumerate(op.inputs * (op.name not in self.plan.again.block_of)):
             edge = self.plan.edges.get((op.name, index))
             if edge is not None and edge.zero_stage == 3:
                 (nd,) = self.plan.ops[self.plan.graph.producers[tensor].name].outs
@@ -376,17 +374,16 @@ class StepTape(StepTensors):
     def _leave(self) -> None:
         """The buckets that have waited for the operator whose backward pass is over."""
         for members in self._leaving.get(self._passes, ()):
-            for member in members:
-                if member.key in self._held:
-                    self._use(*self._held.pop(member.key), waits=False)
+            for key in (member.key for member in members if member.key in self._held):
+                self._use(*self._held.pop(key), waits=False)
             if not members[0].is_often and not self.is_first:
                 self._send(members)
         self._passes += 1
 
     @cached_property
     def _leaving(self) -> Mapping[int, list[list[Exchange]]]:
-        every = self._every if self.plan.waits else ()
-        return departures(self.plan.graph, every, self.plan.buckets, self.plan.waits)
+        plan, every = self.plan, self._every if self.plan.waits else ()
+        return departures(plan.graph, every, plan.buckets, plan.waits)
 
     @cached_property
     def _every(self) -> tuple[Exchange, ...]:

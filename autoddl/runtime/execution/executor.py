@@ -324,6 +324,7 @@ class Executor:
                 yield
             self._gradients.leave(node)
             yield
+        self._gradients.end_pass()
 
     def _given(
         self,

@@ -93,6 +93,7 @@ class Gradients:
         key = edge.key
         if edge.zero_stage > 1:
             if key in self._late:
+                self._let_go(key)  # of a pass before, of which all else waits, too
                 self._held[key] = edge, gradient
             else:
                 self._reduce(edge, gradient)
@@ -121,6 +122,11 @@ class Gradients:
         if not self._program.graph.gives_back:
             self._leave()
 
+    def end_pass(self) -> None:
+        """Nothing waits longer than a backward pass lasts."""
+        for key in self._late:
+            self._let_go(key)
+
     def _let_go(self, key: Key) -> None:
         """What has waited long enough, if this is the last micro-batch or it travels for each."""
         if key in self._held:
@@ -144,8 +150,7 @@ class Gradients:
 
         The last argument of `give` says whether nobody else has that tensor's memory.
         """
-        for key in self._late:
-            self._let_go(key)
+        self.end_pass()
         self._leave()
         assert self._next == len(self._buckets), "a bucket of gradients has not left"
         for wait in self._often:
