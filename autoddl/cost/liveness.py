@@ -330,10 +330,13 @@ class StepTape(StepTensors):
             if gradient is None or nd is None:
                 continue
             producer = self.plan.graph.producers[tensor]
-            if producer.kind == "param":
-                self._use(op, index, gradient, nd)
-                continue
             edge = self.plan.edges.get((op.name, index))
+            if producer.kind == "param":
+                if self._leaving and edge is not None and edge.zero_stage > 1:
+                    self._held[op.name, index] = op, index, gradient, nd
+                else:
+                    self._use(op, index, gradient, nd)
+                continue
             what = f"gradient of input {index} of {op.name}"
             steps = edge.backward if edge else ()
             self._arrive(tensor, self.travel(what, tensor, gradient, nd, steps))
@@ -348,16 +351,13 @@ class StepTape(StepTensors):
                 name = self.travel(what, tensor, tensor, nd, edge.forward)
                 self.received[op.name, index] = name
 
-    def _use(self, op: Op, index: int, gradient: str, nd: NdSbp, waits: bool = True) -> None:
+    def _use(self, op: Op, index: int, gradient: str, nd: NdSbp) -> None:
         """The gradient of one use of a parameter, on its way to where it is added up."""
         tensor = op.inputs[index]
         edge = self.plan.edges.get((op.name, index))
         steps = edge.backward if edge else ()
         what = f"gradient of {tensor}"
         if edge is not None and edge.zero_stage > 1:
-            if self._leaving and waits:
-                self._held[op.name, index] = op, index, gradient, nd
-                return
             gradient = self.travel(what, tensor, gradient, nd, steps)
             nd = self.placed_after(nd, steps)
         self.tape.act(f"accumulation of {tensor}", [gradient])
@@ -375,7 +375,7 @@ class StepTape(StepTensors):
         """The buckets that have waited for the operator whose backward pass is over."""
         for members in self._leaving.get(self._passes, ()):
             for key in (member.key for member in members if member.key in self._held):
-                self._use(*self._held.pop(key), waits=False)
+                self._use(*self._held.pop(key))
             if not members[0].is_often and not self.is_first:
                 self._send(members)
         self._passes += 1

@@ -30,7 +30,7 @@ class Broken(flow.optim.SGD):
         raise RuntimeError("the optimizer of rank 1 is broken")
 
 
-def lose_one(self) -> None:
+def lose_one(self, node=None) -> None:
     """In the place of `Gradients.leave`: fails while others wait for this rank's gradients."""
     announce()
     raise RuntimeError("rank 1 has lost its gradients")
