@@ -47,7 +47,8 @@ def run_graph(traced, example, graph=None):
             assert tuple(value.shape) == spec.shape, f"{name}: {tuple(value.shape)} is not {spec}"
             assert value.dtype == getattr(flow, spec.dtype), f"{name}: {value.dtype} is not {spec}"
             values[name] = value
-    return put_tensors(traced.structure, [values[name] for name in graph.outputs]), loss
+    own = traced.evaluation
+    return put_tensors(own.structure, [values[name] for name in own.names(graph)]), loss
 
 
 def _run(op, spec, inputs, state) -> Sequence[flow.Tensor]:
