@@ -196,9 +196,12 @@ def test_operators_in_which_rows_meet_are_named(make):
         find_rows(graph).check(4)
 
 
-def normed() -> Graph:
+def normed(moves: bool = False) -> Graph:
+    """moves: with moving statistics"""
     b = Loss()
-    vectors = tuple(b.param(f"norm.{n}", (6,)) for n in ("weight", "bias"))
+    kept = [f"norm.{n}" for n in ("mean", "variance")] if moves else []
+    vectors = tuple(b.op(name, "buffer", (), (6,), name=name) for name in kept)
+    vectors += tuple(b.param(f"norm.{n}", (6,)) for n in ("weight", "bias"))
     b.out = b.op(
         "norm", "normalization", (b.out, *vectors), (ROWS, 6), axis=1, training=True,
         momentum=0.9, epsilon=1e-5,
@@ -216,7 +219,8 @@ def test_statistics_of_the_batch_keep_it_whole():
         assert batch_norm_of(chosen) == choice
         assert find_rows(chosen) == Rows(power=1)
         assert with_batch_norm(chosen, "batch") == graph
-    assert rows_apart(graph) >= {"norm"}, "evaluation takes moving statistics"
+    assert rows_apart(normed(moves=True)) >= {"norm"}, "evaluation takes moving statistics"
+    assert "norm" not in rows_apart(graph), "it has none of these"
 
 
 @pytest.mark.parametrize("choice", ["batch", "micro_batch", "shard"])
