@@ -121,6 +121,8 @@ def verify_stage(stage: StagePlan) -> None:
     _verify_names(stage)
     _verify_edges(stage)
     check_buckets(stage.graph, stage.exchanges, stage.buckets, stage.waits)
+    if stage.turns and any(stage.waits):
+        raise ValueError("the plan's buckets cannot wait where its micro-batches take turns")
     if stage.turns and stage.graph.is_stage:
         raise ValueError("the plan has turns in a stage of a pipeline, where its schedule has them")
     operators = sum(op.kind not in SOURCE_KINDS for op in stage.graph.ops)

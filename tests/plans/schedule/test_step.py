@@ -265,6 +265,16 @@ def test_how_long_buckets_wait_is_stored_and_what_makes_no_sense_refused():
             Plan.from_json(data)
 
 
+def test_buckets_do_not_wait_where_micro_batches_take_turns():
+    stage = bucketed(PLANS["micro-batches"].stage)
+    last = 4 * len(stage_figures(stage).maker.operators)
+    waits = best_waits(stage_figures(stage).maker, stage.buckets)
+    turned = dataclasses.replace(stage, turns=((0, last), (1, last)), in_flight=2)
+    Plan.on_one_mesh(turned).verify()
+    with pytest.raises(ValueError, match="cannot wait where its micro-batches take turns"):
+        Plan.on_one_mesh(dataclasses.replace(turned, waits=waits)).verify()
+
+
 def test_gradients_of_unlike_collectives_may_not_travel_together():
     stage = PLANS["split storage"].stage
     companies = [exchange.company for exchange in stage.exchanges]
