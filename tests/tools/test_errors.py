@@ -35,7 +35,7 @@ def autoddl(folder: Path, *words: str, **options) -> subprocess.CompletedProcess
 
 def without_signs(stderr: str) -> list[str]:
     """Its lines but for signs of life, which a busy machine gives time for."""
-    signs = ("planning ", "reading ", "drawing ")
+    signs = ("comparing ", "planning ", "reading ", "drawing ")
     return [line for line in stderr.splitlines() if not line.startswith(signs)]
 
 
