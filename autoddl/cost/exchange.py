@@ -124,13 +124,15 @@ def check_buckets(
         raise ValueError("a bucket of the plan waits for longer than the backward pass lasts")
 
 
-def filling(graph: Graph, every: Sequence[Exchange], buckets: Buckets) -> list[int]:
-    """Behind which backward pass each bucket is full: 0 for that of the last operator that runs.
-
-    every: the `exchanges`
-    """
+def passes(graph: Graph) -> dict[str, int]:
+    """Operator that runs -> the place of its backward pass, 0 for that of the last one."""
     running = (op.name for op in reversed(graph.ops) if op.kind not in SOURCE_KINDS)
-    place_of = {name: place for place, name in enumerate(running)}
+    return {name: place for place, name in enumerate(running)}
+
+
+def filling(graph: Graph, every: Sequence[Exchange], buckets: Buckets) -> list[int]:
+    """Behind which backward pass each bucket is full, as `passes`; every: the `exchanges`."""
+    place_of = passes(graph)
     return [max(place_of[every[n].op] for n in bucket) for bucket in buckets]
 
 

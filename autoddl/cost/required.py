@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from ..graph.graph import SOURCE_KINDS, Graph
 from ..graph.regions import AlikeBlock, alike_blocks
-from .exchange import Buckets, Waits, exchanges
+from .exchange import Buckets, Waits, exchanges, leaving, passes
 from .liveness import StepTape
 from .memory_rules import MemoryRules
 from .step_tensors import Key, PlannedStep
@@ -115,14 +115,18 @@ def bucket_room(plan: PlannedStep, rules: MemoryRules) -> float:
     """By how many bytes a plan with its buckets may exceed what it requires without, at most.
 
     That is if all gradients that travel in them were there at once beside what carries them: as
-    they were made, laid out, and after each way with what that holds meanwhile.
+    they were made, laid out, and after each way with what that holds meanwhile. Of those that
+    travel for each micro-batch it is those that wait at the same moment.
     """
     step = StepTape(plan, operators=rules.operators, in_flight=plan.again.in_flight)
+    every, place_of = exchanges(plan.graph, plan.ops, plan.edges), passes(plan.graph)
+    left = leaving(plan.graph, every, plan.buckets, plan.waits) if plan.waits else ()
+    leaves = {n: place for bucket, place in zip(plan.buckets, left, strict=False) for n in bucket}
     known: dict[Hashable, float] = {}
     room = float(aligned(step.ahead_bytes))
-    waits = _waits(plan)
-    for one in exchanges(plan.graph, plan.ops, plan.edges):
-        if one.is_often and not waits.get(one.key):
+    more = np.zeros(len(place_of) + 1)  # bytes that wait from a backward pass on
+    for number, one in enumerate(every):
+        if one.is_often and number not in leaves:
             continue
         key = one.spec, one.given, one.steps  # equal blocks have the same ones
         if key not in known:
@@ -132,8 +136,12 @@ def bucket_room(plan: PlannedStep, rules: MemoryRules) -> float:
                 travel = step.travel_of(one.tensor, "", way)
                 while_it_moves = rules.operators.moving_bytes(replace(travel, copied=travel.before))
                 known[key] += aligned(travel.after) + aligned(while_it_moves)
-        room += known[key]
-    return room
+        if one.is_often:
+            more[place_of[one.op]] += known[key]
+            more[leaves[number] + 1] -= known[key]
+        else:
+            room += known[key]
+    return room + float(more.cumsum().max())
 
 
 @dataclass(frozen=True)
