@@ -12,7 +12,9 @@ send the same, so
 beside what the plan's schedule says is hidden. With emulated compute at a rate where a backward
 pass takes as long as the exchange; with `--real` with real computation, on 2 hosts of one process,
 where the machine file is measured with the model's operators and with computation beside
-collectives. Needs root. Cases that are not asked for keep their old results.
+collectives. Where buckets of the plan wait, so that no collective queues behind them, the same plan
+whose buckets leave as soon as they are full takes turns with it. Needs root. Cases that are not
+asked for keep their old results.
 """
 
 from __future__ import annotations
@@ -105,6 +107,20 @@ def balanced(graph: Graph, cluster: Cluster, kind: str) -> Plan:
         if maker.exchange_s:
             rate *= maker.backward_s / maker.exchange_s
     return plan_of(graph, replace(cluster, device=at_rate(device, rate)), kind)
+
+
+def beside(
+    found: Sequence[tuple[str, str]], plans: Sequence[Plan]
+) -> tuple[list[tuple[str, str]], list[Plan]]:
+    """The plans, each with buckets that wait beside the same one where none does."""
+    every: list[tuple[tuple[str, str], Plan]] = []
+    for (model, kind), plan in zip(found, plans, strict=True):
+        every.append(((model, kind), plan))
+        if any(plan.stage.waits):
+            every.append(
+                ((model, f"{kind or 'searched'}, no bucket waits"), plan.changed(waits=()))
+            )
+    return [name for name, _ in every], [plan for _, plan in every]
 
 
 def measure(
@@ -229,14 +245,14 @@ def main() -> None:
                 cluster = calibrated(box, rate, args.recalibrate, CALIBRATE.split())
                 found = [(model, MODELS[model]) for model in args.models]
                 plans = [balanced(trace_entry(entry_of(m)), cluster, kind) for m, kind in found]
-            new = measure(box, rate, found, plans, args.visits, args.steps, args.real)
+            new = measure(box, rate, *beside(found, plans), args.visits, args.steps, args.real)
         keys = {(c.model, c.shape, c.rate, c.is_real) for c in new}
         cases = [c for c in cases if (c.model, c.shape, c.rate, c.is_real) not in keys] + new
         _write(cases, path)
 
 
 def _write(cases: list[Case], path: Path) -> None:
-    cases.sort(key=lambda c: (c.is_real, c.shape, len(c.rate), c.rate, c.model))
+    cases.sort(key=lambda c: (c.is_real, c.shape, len(c.rate), c.rate, c.model, c.kind))
     about = machine()
     text = table(cases, about)
     save(path.stem, {"machine": about, "cases": [asdict(c) for c in cases]}, text)
