@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from ..graph.graph import SOURCE_KINDS, Graph
 from ..graph.regions import AlikeBlock, alike_blocks
-from .exchange import Buckets, Waits, exchanges, leaving, passes
+from .exchange import Buckets, Exchange, Waits, exchanges, leaving, passes
 from .liveness import StepTape
 from .memory_rules import MemoryRules
 from .step_tensors import Key, PlannedStep
@@ -115,33 +115,45 @@ def bucket_room(plan: PlannedStep, rules: MemoryRules) -> float:
     """By how many bytes a plan with its buckets may exceed what it requires without, at most.
 
     That is if all gradients that travel in them were there at once beside what carries them: as
-    they were made, laid out, and after each way with what that holds meanwhile. Of those that
-    travel for each micro-batch it is those that wait at the same moment.
+    they were made, laid out, and after each way with what that holds meanwhile. Where micro-batches
+    are added up it is those that wait at the same moment, as a bucket takes the place of the sums;
+    on its way there are two of such buckets at most, and all that travel for each micro-batch.
     """
     step = StepTape(plan, operators=rules.operators, in_flight=plan.again.in_flight)
     every, place_of = exchanges(plan.graph, plan.ops, plan.edges), passes(plan.graph)
-    left = leaving(plan.graph, every, plan.buckets, plan.waits) if plan.waits else ()
-    leaves = {n: place for bucket, place in zip(plan.buckets, left, strict=False) for n in bucket}
-    known: dict[Hashable, float] = {}
-    room = float(aligned(step.ahead_bytes))
+    buckets, is_once = plan.buckets, plan.micro_batches == 1
+    places = leaving(plan.graph, every, buckets, plan.waits or (0,) * len(buckets))
+    known: dict[Hashable, tuple[float, float]] = {}
+    room, most = 0.0, 0.0
     more = np.zeros(len(place_of) + 1)  # bytes that wait from a backward pass on
-    for number, one in enumerate(every):
-        if one.is_often and number not in leaves:
-            continue
-        key = one.spec, one.given, one.steps  # equal blocks have the same ones
-        if key not in known:
-            given = step.bytes_of(one.tensor, one.given)
-            known[key] = 2 * aligned(given)
-            for way in step.way_of(one.given, one.steps):
-                travel = step.travel_of(one.tensor, "", way)
-                while_it_moves = rules.operators.moving_bytes(replace(travel, copied=travel.before))
-                known[key] += aligned(travel.after) + aligned(while_it_moves)
-        if one.is_often:
-            more[place_of[one.op]] += known[key]
-            more[leaves[number] + 1] -= known[key]
-        else:
-            room += known[key]
-    return room + float(more.cumsum().max())
+    for bucket, place in zip(buckets, places, strict=True):
+        carrying = 0.0
+        for one in map(every.__getitem__, bucket):
+            if one.is_often and not plan.waits:
+                continue
+            key = one.spec, one.given, one.steps  # equal blocks have the same ones
+            if key not in known:
+                known[key] = _carried(step, rules, one)
+            made, carried = known[key]
+            if is_once and not one.is_often:
+                room += made + carried
+                continue
+            waiting = made + carried * one.is_often
+            more[place_of[one.op]] += waiting
+            more[place + 1] -= waiting
+            carrying += carried * (not one.is_often)
+        most = max(most, carrying)
+    return float(aligned(step.ahead_bytes)) + room + 2 * most + float(more.cumsum().max())
+
+
+def _carried(step: StepTape, rules: MemoryRules, one: Exchange) -> tuple[float, float]:
+    """Bytes of a gradient as it is made and laid out, and of all that is there on its way."""
+    carried = 0.0
+    for way in step.way_of(one.given, one.steps):
+        travel = step.travel_of(one.tensor, "", way)
+        while_it_moves = rules.operators.moving_bytes(replace(travel, copied=travel.before))
+        carried += aligned(travel.after) + aligned(while_it_moves)
+    return 2.0 * aligned(step.bytes_of(one.tensor, one.given)), carried
 
 
 @dataclass(frozen=True)
