@@ -89,7 +89,7 @@ def compare(run, alone):
 
 
 def matrix():
-    """Every case with all schemes, and what runs every time, with two."""
+    """Every case with all schemes, and what runs every time, with the searched plan."""
     for model in CASES:
         if model in ("wide", "convnet") or model.startswith("moe"):
             continue
@@ -98,7 +98,7 @@ def matrix():
                 key = (model, mesh, optimizer)
                 name = f"{model}-{mesh[0]}x{mesh[1]}-{optimizer}"
                 if key in REPRESENTATIVE:
-                    yield pytest.param(*key, schemes[:2], id=name)
+                    yield pytest.param(*key, schemes[:1], id=name)
                     hinted = "data_parallel", "hinted"
                     yield pytest.param(*key, hinted, marks=pytest.mark.full, id=f"{name}-hinted")
                 yield pytest.param(*key, schemes, marks=pytest.mark.full, id=f"{name}-all")
@@ -108,7 +108,8 @@ def matrix():
 @pytest.mark.parametrize(("model", "mesh", "optimizer", "schemes"), list(matrix()))
 def test_ten_steps_equal_one_process(compare, model, mesh, optimizer, schemes):
     found = compare(model, mesh, optimizer, STEPS, 1, schemes)
-    assert found["data_parallel"]["split_ops"] > found["data_parallel"]["ops"] / 3
+    if "data_parallel" in found:
+        assert found["data_parallel"]["split_ops"] > found["data_parallel"]["ops"] / 3
 
 
 @pytest.mark.full
@@ -215,9 +216,19 @@ def test_two_micro_batches_in_flight_equal_one_by_one_and_one_process(compare, m
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("mesh", [(2, 2), pytest.param((2, 4), marks=pytest.mark.full)])
-def test_batch_norm_is_exact_over_the_whole_batch(compare, mesh):
-    compare("convnet", mesh, "momentum", STEPS, 1, SCHEMES[mesh])
+@pytest.mark.parametrize(
+    ("mesh", "schemes"),
+    [
+        ((2, 2), ("data_parallel", "S1-B")),
+        *(
+            pytest.param(*case, marks=pytest.mark.full)
+            for case in SCHEMES.items()
+            if case[0] != (1, 4)
+        ),
+    ],
+)
+def test_batch_norm_is_exact_over_the_whole_batch(compare, mesh, schemes):
+    compare("convnet", mesh, "momentum", STEPS, 1, schemes)
 
 
 # Number of experts -> expert and tensor parallelism that divide them, on 2x2 and on 4x2.
@@ -232,7 +243,7 @@ MIXED = {
 
 def mixtures():
     """One case in every run."""
-    yield pytest.param(6, 2, (2, 2), ("searched", "E-B"), id="6-top-2-2x2")
+    yield pytest.param(6, 2, (2, 2), ("E-B",), id="6-top-2-2x2")
     for (experts, both), top in itertools.product(MIXED.items(), (1, 2)):
         for mesh, forced in zip(((2, 2), (4, 2)), both, strict=True):
             schemes = ("searched", "data_parallel", *forced)

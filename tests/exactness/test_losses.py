@@ -61,9 +61,15 @@ def test_losses_are_those_of_the_whole_batch(jobs, every, stages):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("stages", [None, pytest.param(2, marks=pytest.mark.full)])
-def test_rows_that_meet_are_trained_whole(jobs, stages):
-    passes(jobs, [{"model": name, "stages": stages} for name in (*WHOLE, "convnet")])
+@pytest.mark.parametrize(
+    ("stages", "names"),
+    [
+        (None, tuple(WHOLE)),  # BatchNorm's rows are in test_exactness.py
+        *(pytest.param(s, (*WHOLE, "convnet"), marks=pytest.mark.full) for s in STAGES),
+    ],
+)
+def test_rows_that_meet_are_trained_whole(jobs, stages, names):
+    passes(jobs, [{"model": name, "stages": stages} for name in names])
 
 
 @pytest.mark.timeout(900)

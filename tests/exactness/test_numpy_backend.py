@@ -34,6 +34,9 @@ from tests.exactness.numpy_backend import Momentum, World
 from tests.runtime.random_plans import cluster_of, random_plan, with_zero
 from tests.sbp import operators
 
+SMALLEST = pytest.mark.parametrize(
+    "graph", ["mlp", pytest.param("attention", marks=pytest.mark.full)], indirect=True
+)
 STEPS, RATE, MOMENTUM = 3, 1e-3, 0.9
 LIMIT = 0.5  # of the gradients' norm, which is larger
 
@@ -154,6 +157,7 @@ def test_uses_of_a_weight_that_share_a_fork(tmp_path):
     check(tied, random_plan(tied, cluster_of(2, 2), 3, micro_batches=2))
 
 
+@SMALLEST
 def test_training_goes_on_by_another_plan(graph):
     """From two axes to one, and on in stages."""
     four = random_plan(graph, cluster_of(2, 2), 0)
@@ -188,6 +192,7 @@ def test_two_stages(graph, schedule):
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", pytest.param("zb-h1", marks=pytest.mark.full)])
+@SMALLEST
 def test_stages_on_unlike_hosts_in_either_order(graph, schedule):
     """Two stages on hosts of two kinds; the first layers are on the last hosts in one of them."""
     where = cluster_of(2, 2)

@@ -97,6 +97,7 @@ def test_tables_that_are_not_done_in_time_are_given_up_where_there_is_a_plan(mon
     assert plan.stage.ops == first.stage.ops
 
 
+@pytest.mark.full  # without a limit that binds it is the next
 def test_no_time_is_spent_once_there_is_a_plan():
     """Of a model in stages of many micro-batches and blocks, whose planning takes much longer."""
     graph, where = attention(3, 64, 8, 128, 8), cluster("piz_daint", 32, 1)
@@ -179,7 +180,7 @@ def test_equal_stages_share_a_plan_once_time_is_over(monkeypatch):
     assert figures(plan).same_as == (0, 1, 1, 3) and len(planned) == 3
 
 
-@pytest.mark.parametrize("seconds", [AT_ONCE, 1e6])
+@pytest.mark.parametrize("seconds", [AT_ONCE, pytest.param(1e6, marks=pytest.mark.full)])
 def test_stages_priced_with_blocks_run_again_are_planned_so_first(monkeypatch, seconds):
     """Without was searched first, in vain: a third of the time of GPT-3 175B in eight stages.
 
@@ -201,6 +202,7 @@ def test_stages_priced_with_blocks_run_again_are_planned_so_first(monkeypatch, s
     assert seconds > AT_ONCE or len(searched) == 2 and all(searched)
 
 
+@pytest.mark.full
 def test_a_budget_that_is_over_does_not_give_the_dearest_memory_alone():
     """Half of the memory that is best had plans that took 2.1 times as long, and 1.3 now."""
     graph, where = attention(8, 64, 8, 128, 8), cluster("laptop", 4, 2)

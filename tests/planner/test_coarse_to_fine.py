@@ -132,7 +132,7 @@ def test_within_another_limit_a_bound_may_be_enough():
     [
         (mlp(64, (64, 128, 64)), "piz_daint", 64, 1),
         (GRAPHS["wide"], "gcp_a100", 8, 4),
-        (GRAPHS["attention"], "piz_daint", 32, 1),
+        pytest.param(GRAPHS["attention"], "piz_daint", 32, 1, marks=pytest.mark.full),
         pytest.param(GRAPHS["attention"], "gcp_a100", 8, 4, marks=pytest.mark.full),
         pytest.param(residual(2, 64, 256), "laptop", 4, 8, marks=pytest.mark.full),
     ],

@@ -38,7 +38,7 @@ ALL = "data_parallel", "random:1", "searched"
 @pytest.mark.parametrize(
     ("model", "schemes"),
     [
-        ("llama", ALL[:2]),
+        ("mlp", ALL[:2]),  # Llama's is in two stages and, in 16 bits, on one mesh
         ("resnet", (ALL[0], ALL[2])),
         *(pytest.param(m, ALL, marks=FULL) for m in ("mlp", "gpt", "llama", "resnet")),
     ],

@@ -35,6 +35,7 @@ def run(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[
     return done
 
 
+@pytest.mark.full  # test_watched.py trains under torchrun, test_state.py saves for others
 def test_the_program_trains_as_one_process_does(tmp_path):
     program = re.search(r"^```python\n(# train.py\n.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     command = re.search(r"^torchrun .*$", PAGE, re.MULTILINE)
@@ -64,6 +65,7 @@ def test_the_program_trains_as_one_process_does(tmp_path):
         torch.testing.assert_close(saved[name], x, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_modules_that_run_as_they_are():
     found = re.search(
         r"^```python\n(class Spectrum.*?)^# (.*?\n)```$", PAGE, re.DOTALL | re.MULTILINE

@@ -146,7 +146,10 @@ def join(port: int) -> socket.socket:
 
 @pytest.mark.parametrize(
     ("silent", "message"),
-    [(True, "rank 1 on ghost has not answered for 2 s"), (False, "rank 1 on ghost has ended")],
+    [
+        (True, "rank 1 on ghost has not answered for 2 s"),
+        pytest.param(False, "rank 1 on ghost has ended", marks=pytest.mark.full),
+    ],
 )
 def test_a_host_that_falls_silent_or_ends_is_named(silent, message, monkeypatch):
     port = free_port()

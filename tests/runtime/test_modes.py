@@ -12,12 +12,12 @@ from tests.runtime.random_plans import cluster_of
 
 CASES = [
     {"model": "heads", "debug": True},
-    {"model": "others"},
     {"model": "others", "seed": 1, "in_training": True},
-    {"model": "others", "stages": 2},
     {"model": "heads", "stages": 2, "in_training": True, "micro_batches": 2},
 ]
 MORE = [
+    {"model": "others"},
+    {"model": "others", "stages": 2},
     *({"model": model, "seed": seed} for model in ("heads", "others") for seed in range(2, 6)),
     *({"model": model, "turns": True, "micro_batches": 2} for model in ("heads", "others")),
     *({"model": m, "stages": 2, "chunks": 2, "micro_batches": 4} for m in ("heads", "others")),

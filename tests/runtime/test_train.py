@@ -45,13 +45,13 @@ def test_gradients_in_buckets_are_those_that_travel_one_by_one(launch, part):
     kinds = "together", "single", "late"
     together, single, late = ({**case, "buckets": kind} for kind in kinds)
     cases = [
-        {**together, "micro_batches": 4, "rows": 16},
         {**late, "model": "stack", "zero": 3, "micro_batches": 2, "rows": 16, "recomputed": True},
+        {**together, "micro_batches": 4, "rows": 16},
         {**together, "debug": True}, {**single, "zero": "mixed"},
         {**single, "data_parallel": False, "optimizer": "adam"},
         {**late, "zero": 3, "micro_batches": 2, "rows": 16},
     ]  # fmt: skip
-    train(launch, 4, *cases[2 * part : 2 * part + 2])
+    train(launch, 4, *(cases[:1], cases[1:4], cases[4:])[part])
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2))])
@@ -80,7 +80,8 @@ def test_more_models_with_micro_batches_in_flight(launch, model):
     train(launch, 4, *cases)
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("seed", [0, 1])
 def test_three_processes(launch, seed):
     three = {"model": "perceptron", "nodes": 1, "gpus": 3, "rows": 9}
     train(launch, 3, {**three, "seed": seed})
@@ -103,6 +104,7 @@ def test_random_assignments_of_three_layers(launch):
     train(launch, 8, *({**case, "seed": n, "favour_splits": n % 3 > 0} for n in range(200)))
 
 
+@pytest.mark.full  # with buckets and ZeRO it is above
 def test_blocks_that_run_again_give_the_same_bits(launch):
     """Equal to the same plan without recomputation, and, within rounding, to one process."""
     case = {"model": "stack", "optimizer": "adam", "micro_batches": 2, "recomputed": True}
@@ -123,7 +125,7 @@ def test_masks_and_moving_statistics_of_blocks_that_run_again(launch, optimizer)
     train(launch, 4, *({**case, **same} for case in cases), timeout=500)
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(60, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [2, pytest.param(60, marks=pytest.mark.full)])
 @pytest.mark.timeout(1500)
 def test_models_that_nobody_wrote(launch, count):
     """By the plan that is found and by a random one."""
@@ -136,13 +138,11 @@ def test_models_that_nobody_wrote(launch, count):
     train(launch, 4, *cases, timeout=1400)
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(100, 101), pytest.param(range(200), marks=pytest.mark.full)]
-)
+@pytest.mark.full  # of graphs that are written down it is in planner/test_memory_steps.py
 @pytest.mark.timeout(1500)
 @pytest.mark.filterwarnings("ignore::autoddl.runtime.traced.OpaqueWarning")
-def test_models_that_nobody_wrote_are_planned_within_any_limit(seeds):
-    for seed in seeds:
+def test_models_that_nobody_wrote_are_planned_within_any_limit():
+    for seed in range(200):
         model, loss, batch = build(f"random:{seed}")
         graph, where = trace(model, *batch(seed, 8), loss=loss), cluster("gcp_a100", 2, 2)
         free = planned(graph, where, baselines=False, gap=0.0, overlap=False)

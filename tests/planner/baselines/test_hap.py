@@ -15,7 +15,9 @@ NAME = "HAP's rules"
 WIDE = mlp(256, (256, 1024, 1024, 256))
 
 
-@pytest.mark.parametrize("graph", [WIDE, attention(16, 16, 64, 256, 4)])
+@pytest.mark.parametrize(
+    "graph", [WIDE, pytest.param(attention(16, 16, 64, 256, 4), marks=pytest.mark.full)]
+)
 def test_all_axes_are_one_and_pieces_are_filled_up(graph):
     where = unlike(1, 1, 2, factor=3.0, link=3.0)
     record, plan = baseline_plans(graph, where)[NAME]
@@ -33,6 +35,7 @@ def test_all_axes_are_one_and_pieces_are_filled_up(graph):
     assert seconds(ours) <= seconds(plan) * (1 + 1e-4)
 
 
+@pytest.mark.full
 def test_a_mesh_of_several_axes_is_ahead_and_one_axis_is_level_on_one():
     """Splits inside hosts, whose links are fast, and copies between them are not in its space."""
     several, one = unlike(1, 1, 2, link=0.3), unlike(1, 1, 1, link=0.3)

@@ -96,7 +96,8 @@ def test_a_model_without_repeated_blocks_has_none():
     assert megatron_in_stages(mlp(64, (32, 64, 16)), CostModel(WHERE)) is None
 
 
-@pytest.mark.parametrize("gpus", [1, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("gpus", [1, 2])
 def test_compare_in_stages_is_never_behind_and_counts_the_transfers(gpus, tmp_path, monkeypatch):
     machine = cluster("piz_daint", 4, gpus)
     found = compare(GRAPH, machine, stages=True)

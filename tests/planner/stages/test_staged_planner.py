@@ -185,7 +185,9 @@ def test_gradients_of_stages_travel_in_buckets_and_those_of_known_schemes():
     assert not any(stage.buckets for stage in find_plan(graph, machine, late).stages)
 
 
-@pytest.mark.parametrize("where", [("laptop", 2, 2), ("gcp_a100", 2, 2)])
+@pytest.mark.parametrize(
+    "where", [("laptop", 2, 2), pytest.param(("gcp_a100", 2, 2), marks=pytest.mark.full)]
+)
 @pytest.mark.parametrize("rows", [64, pytest.param(1024, marks=pytest.mark.full)])
 def test_what_a_choice_for_a_stage_costs_at_a_price_is_no_more_than_its_step(
     where: tuple[str, int, int], rows: int

@@ -74,9 +74,9 @@ TURNS = ("turns", "rank 1 has lost its gradients")
 # a job takes seconds to start, and longer with OneFlow's launcher
 SLOW = ("sleep", "late")
 # what others see as well, in jobs that they share or that need no framework: calls that differ
-# (`workers/disagree.py`), an end without a word and an error (test_guard.py), a stop
+# (`workers/disagree.py`), an end without a word, an error and a killed rank (test_guard.py), a stop
 # (test_strangers.py)
-SEEN = ("alone", "shape", "vanish", "raise", "stop")
+SEEN = ("alone", "shape", "vanish", "raise", "kill", "stop")
 ALIKE = ("exchange", "exit")  # end as "step" and "leave" do
 
 

@@ -164,7 +164,7 @@ def test_a_rank_that_is_killed_is_named_with_what_it_did(tmp_path):
     assert re.search(r"rank 1 of 2 on .* was killed by SIGKILL in step 1", first_cause(out)), out
 
 
-@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("is_late", [pytest.param(False, marks=pytest.mark.full), True])
 def test_a_launcher_that_ends_all_at_once_does_not_hide_the_cause(tmp_path, is_late):
     """torchrun sends SIGTERM to all processes of the other ranks as soon as one has failed.
 
@@ -221,7 +221,10 @@ def test_a_job_that_is_told_to_end_has_no_cause(tmp_path):
     assert launcher.returncode == 143 and "ends the job" not in out, out
 
 
-@pytest.mark.parametrize(("trap", "status"), [("", -signal.SIGINT), ("trap '' INT;", 0)])
+@pytest.mark.parametrize(
+    ("trap", "status"),
+    [("", -signal.SIGINT), pytest.param("trap '' INT;", 0, marks=pytest.mark.full)],
+)
 def test_the_interrupt_of_a_rank_is_named(trap, status):
     """OneFlow's own handler would run what is registered for the process's end, in C++.
 

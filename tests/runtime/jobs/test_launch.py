@@ -119,7 +119,11 @@ def test_timeout(tmp_path):
 
 @pytest.mark.parametrize(
     ("number", "status", "first"),
-    [(signal.SIGINT, 130, ""), (signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "import oneflow")],
+    [
+        (signal.SIGINT, 130, ""),
+        (signal.SIGTERM, 143, ""),
+        pytest.param(signal.SIGINT, 130, "import oneflow", marks=pytest.mark.full),
+    ],
 )
 def test_a_signal_to_the_launcher_ends_the_ranks(tmp_path, number, status, first):
     """Also with OneFlow's own handler, which ends a process at once."""
@@ -147,6 +151,7 @@ def test_ranks_do_not_outlive_a_launcher_that_is_killed(tmp_path):
     assert all(_ends_soon(rank) for rank in ranks)
 
 
+@pytest.mark.full
 def test_ranks_do_not_outlive_oneflows_launcher(tmp_path):
     """It ends them itself only if it leads its process group, which it does not here."""
     pytest.importorskip("oneflow", reason="needs OneFlow")
@@ -256,7 +261,8 @@ time.sleep(30)
 
 @pytest.mark.parametrize(
     "word, said", [
-        ("", "rank 0 of 2 was killed by SIGABRT and ends the job"),
+        pytest.param(
+            "", "rank 0 of 2 was killed by SIGABRT and ends the job", marks=pytest.mark.full),
         ("rank 1 of 2 on a ended without a word in step 3 and ends the job",
          "rank 0 of 2 was killed by SIGABRT and ends the job: rank 1 lost its connection to it"),
     ],

@@ -1,5 +1,7 @@
 """A calibration needs nothing of a framework but the runtime's back end."""
 
+import pytest
+
 from autoddl.runtime.measure.measured import Limits
 from autoddl.runtime.measure.rank import run
 from autoddl.runtime.measure.record import Machine, Record
@@ -41,6 +43,7 @@ def test_four_ranks_measure_collectives_device_and_operators(tmp_path, monkeypat
         assert any("matmul" in key for key in record.operators)
 
 
+@pytest.mark.full
 def test_when_no_time_is_left_a_fit_is_made_of_the_smallest_messages(tmp_path):
     """The graph's operators are named as left out; started again, what is missing is measured."""
     mesh, graph, sizes = Mesh(2, 2), graphs.mlp(8, (16, 32, 8)), message_sizes(1 << 14)

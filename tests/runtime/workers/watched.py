@@ -92,13 +92,12 @@ def debug_mode_sees_a_broken_kernel():
 
 def dropout_agrees_on_replicas():
     """Debug mode compares replicas after every operator; two runs give the same losses."""
-    for seed in (0, 1):
-        runs, plan = [], None
-        for debug in (True, False):
-            trainer, batch = trainer_of("dropout", seed, plan=plan, debug=debug)
-            plan = trainer.plan
-            runs.append([float(trainer.step(*batch(step, 8))) for step in range(2)])
-        assert runs[0] == runs[1], runs
+    runs, plan = [], None
+    for debug in (True, False):
+        trainer, batch = trainer_of("dropout", 0, plan=plan, debug=debug)
+        plan = trainer.plan
+        runs.append([float(trainer.step(*batch(step, 8))) for step in range(2)])
+    assert runs[0] == runs[1], runs
 
 
 class Normed(nn.Module):

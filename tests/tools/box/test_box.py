@@ -161,8 +161,8 @@ def test_up_status_run_down(tmp_path):
         (signal.SIGINT, RUN),
         (signal.SIGTERM, RUN),
         (signal.SIGKILL, RUN),
-        (signal.SIGINT, WAIT),
-        (signal.SIGTERM, WAIT),
+        pytest.param(signal.SIGINT, WAIT, marks=pytest.mark.full),
+        pytest.param(signal.SIGTERM, WAIT, marks=pytest.mark.full),
         (signal.SIGHUP, WAIT),
     ],
 )

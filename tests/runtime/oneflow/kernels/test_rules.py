@@ -6,7 +6,7 @@ import pytest
 @pytest.mark.parametrize(
     ("nodes", "gpus", "sample"),
     [
-        (1, 2, 2),
+        (1, 2, 1),
         pytest.param(1, 2, 0, marks=pytest.mark.full),
         pytest.param(2, 2, 12, marks=pytest.mark.full),
         pytest.param(1, 3, 0, marks=pytest.mark.full),
