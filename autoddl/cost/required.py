@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from ..graph.graph import SOURCE_KINDS, Graph
 from ..graph.regions import AlikeBlock, alike_blocks
-from .exchange import Buckets, Exchange, Waits, exchanges, leaving, passes
+from .exchange import Buckets, Exchange, Waits, exchanges, filling, leaving, passes
 from .liveness import StepTape
 from .memory_rules import MemoryRules
 from .step_tensors import Key, PlannedStep
@@ -115,14 +115,17 @@ def bucket_room(plan: PlannedStep, rules: MemoryRules) -> float:
     """By how many bytes a plan with its buckets may exceed what it requires without, at most.
 
     That is if all gradients that travel in them were there at once beside what carries them: as
-    they were made, laid out, and after each way with what that holds meanwhile. Where micro-batches
-    are added up it is those that wait at the same moment, as a bucket takes the place of the sums;
-    on its way there are two of such buckets at most, and all that travel for each micro-batch.
+    they were made, laid out, and before and after the fullest step of their way with what that
+    holds meanwhile. Where micro-batches are added up it is those that wait at the same moment, as a
+    bucket takes the place of the sums, and what carries the largest bucket.
     """
     step = StepTape(plan, operators=rules.operators, in_flight=plan.again.in_flight)
     every, place_of = exchanges(plan.graph, plan.ops, plan.edges), passes(plan.graph)
     buckets, is_once = plan.buckets, plan.micro_batches == 1
-    places = leaving(plan.graph, every, buckets, plan.waits or (0,) * len(buckets))
+    if plan.waits:
+        places = leaving(plan.graph, every, buckets, plan.waits)
+    else:
+        places = filling(plan.graph, every, buckets)
     known: dict[Hashable, tuple[float, float]] = {}
     room, most = 0.0, 0.0
     more = np.zeros(len(place_of) + 1)  # bytes that wait from a backward pass on
@@ -143,17 +146,17 @@ def bucket_room(plan: PlannedStep, rules: MemoryRules) -> float:
             more[place + 1] -= waiting
             carrying += carried * (not one.is_often)
         most = max(most, carrying)
-    return float(aligned(step.ahead_bytes)) + room + 2 * most + float(more.cumsum().max())
+    return float(aligned(step.ahead_bytes)) + room + most + float(more.cumsum().max())
 
 
 def _carried(step: StepTape, rules: MemoryRules, one: Exchange) -> tuple[float, float]:
-    """Bytes of a gradient as it is made and laid out, and of all that is there on its way."""
-    carried = 0.0
+    """Bytes of a gradient as it is made and laid out, and most that is there on its way."""
+    fullest = 0
     for way in step.way_of(one.given, one.steps):
         travel = step.travel_of(one.tensor, "", way)
         while_it_moves = rules.operators.moving_bytes(replace(travel, copied=travel.before))
-        carried += aligned(travel.after) + aligned(while_it_moves)
-    return 2.0 * aligned(step.bytes_of(one.tensor, one.given)), carried
+        fullest = max(fullest, aligned(travel.after) + aligned(while_it_moves))
+    return 2.0 * aligned(step.bytes_of(one.tensor, one.given)), 2.0 * fullest
 
 
 @dataclass(frozen=True)
