@@ -138,6 +138,10 @@ FUNCTIONS = {
     "mixed": lambda y: torch.addcmul(y, y, y, value=2) + torch.lerp(y, y * y, 0.3),
     "gated": lambda y: F.glu(y) + torch.diff(y)[:, :3] + F.softshrink(y)[:, :3],
     "losses": lambda y: F.huber_loss(y, y * y) + F.cosine_similarity(y, y * y, dim=1),
+    "losses_of_rows": lambda y: torch.exp(-F.cross_entropy(y, (y[:, 0] > 0).long(),
+        reduction="none")) + F.huber_loss(y, y * y, reduction="none").sum(1).square(),
+    "counted_losses": lambda y: y * torch.ones_like(F.cross_entropy(
+        y, (y[:, 0] > 0).long(), reduction="none")).sum(),
     "smoothed": smoothed,
     "xlogy": lambda y: torch.xlogy(F.relu(y), y) + torch.xlogy(y * 0, y.abs() + 1) + F.kl_div(
         F.log_softmax(y, 1), F.softmax(y.detach(), 1), reduction="none"),
@@ -234,6 +238,7 @@ FUNCTIONS = {
         (y[:, :4] < 0).long(), y[:2] * 1, mode="max") + F.embedding_bag((y[:, :2] < 0).long(),
         y[:2] * 1, mode="sum", padding_idx=0, per_sample_weights=y[:, 4:]),
     "patches": lambda y: F.fold(F.unfold(images(y), (2, 2)).square(), (2, 3), (2, 2)),
+    "each_twice": lambda y: y[:, 0].repeat_interleave(2) + torch.cos(y[:, :2]).flatten(),
     "shuffled": lambda y: F.pixel_shuffle(y.reshape(-1, 6, 1, 1)[:, :4], 2),
     "batch": lambda y: y + torch.arange(y.shape[0])[:, None] * 0.1,
     "einsum": lambda y: torch.einsum("bij,bkj->bki", y.reshape(-1, 2, 3), y.reshape(-1, 2, 3)),
@@ -264,7 +269,7 @@ FUNCTIONS = {
 
 FIXED = {  # they follow from the batch's size otherwise, or torch records that
     "put_twice", "batch", "scatter_part", "far", "between_rows", "spectral", "quantized",
-    "aligned_in_few_steps", "filled_diagonal",
+    "aligned_in_few_steps", "filled_diagonal", "counted_losses",
 }  # fmt: skip
 VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 if VERSION < (2, 13):
@@ -382,3 +387,7 @@ def differ(names):
 @pytest.mark.parametrize("fixed", [False, True])
 def test_values_and_gradients_are_atens(fixed):
     assert not differ([name for name in FUNCTIONS if (name in FIXED) == fixed])
+
+
+def test_losses_of_rows_keep_their_dim_where_torch_writes_a_program_anew():
+    assert not differ(["counted_losses", "column"])

@@ -70,11 +70,11 @@ def repeat(e: GraphBuilder, a: Args) -> Ref:
 
 @aten("repeat_interleave.self_int")
 def repeat_interleave(e: GraphBuilder, a: Args) -> Ref:
-    """Each element along `dim`, `repeats` times."""
+    """Each element along `dim`, or of all that there are, `repeats` times."""
     x, times = e.ref(a["self"]), a["repeats"]
     if a["dim"] is None:
-        raise Unknown("repeat_interleave without a dim")
-    d = a["dim"] % x.ndim
+        x = e.reshaped(x, (product(x.shape),))
+    d = (a["dim"] or 0) % x.ndim
     apart = (*x.shape[: d + 1], 1, *x.shape[d + 1 :])
     wide = (*x.shape[: d + 1], times, *x.shape[d + 1 :])
     return e.reshaped(e.expanded(e.reshaped(x, apart), wide), a["out"][0])

@@ -115,10 +115,14 @@ def export(
 
 @contextlib.contextmanager
 def _own_news_aside() -> Iterator[None]:
-    """Without what torch tells of its own code, which would stand in front of the user's plan."""
+    """Without what torch tells of its own code, which would stand in front of the user's plan,
+    and without its functions that take any number of a reduction, none as well, for a mean."""
+    known = torch._decomp.decomposition_table
+    table = {k: f for k, f in known.items() if "_refs" not in f.__module__ or "_loss" not in str(k)}
     shapes = instead(logging.getLogger("torch.fx.experimental.symbolic_shapes"), "disabled", True)
     graphs = instead(_trace, "print", lambda *args, **options: None)  # of what was not recorded
-    with warnings.catch_warnings(), shapes, graphs:
+    losses = instead(torch._decomp, "decomposition_table", table)
+    with warnings.catch_warnings(), shapes, graphs, losses:
         warnings.filterwarnings("ignore", r".*LeafSpec", FutureWarning)
         warnings.filterwarnings("ignore", "The tensor attribute")  # `Carried` finds what matters
         yield
