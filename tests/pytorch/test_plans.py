@@ -15,6 +15,8 @@ WORKERS = Path(__file__).parents[1] / "runtime" / "workers"
 TWO = {"nodes": 1, "gpus": 2}
 WORDS = {"model": "transformer", **TWO}
 MESHES = (
+    {**WORDS, "data_parallel": True, "zero": 3, "buckets": "late", "micro_batches": 2,
+     "rows": 16},
     {**WORDS, "data_parallel": True, "buckets": "together", "micro_batches": 2, "debug": True},
     {**WORDS, "zero": "mixed", "buckets": "single"},
     {**TWO, "model": "stack", "data_parallel": True, "zero": 3, "buckets": "late",
@@ -25,8 +27,6 @@ MESHES = (
      "batch_norm": "micro_batch"},
 )  # fmt: skip
 MORE_MESHES = (
-    {**WORDS, "data_parallel": True, "zero": 3, "buckets": "late", "micro_batches": 2,
-     "rows": 16},
     {**WORDS, "data_parallel": True, "buckets": "late"},
 )  # fmt: skip
 STAGES = (
