@@ -34,7 +34,14 @@ from autoddl.tools.cli import main
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-LAST_READ = ("hints", "memory", "whale")  # whose commands take longest for what no other page has
+LAST_READ = (
+    "hints",
+    "memory",
+    "pipelines",
+    "quickstart",
+    "reading-a-plan",
+    "whale",
+)  # whose commands take longest for what no other page has
 BLOCK = re.compile(
     r"(?:^<!-- (?P<key>first|not run):\s(?P<note>.*?)\s-->\n)?"
     r"^```(?P<language>python|bash|text)\n(?P<text>.*?)^```$",

@@ -45,17 +45,17 @@ def graph_of(name):
     ("every", "stages"),
     [
         pytest.param(n, s, marks=() if (n, s) == (0, 2) else pytest.mark.full)
-        for n in (0, 1, 2)
+        for n in range(6)
         for s in STAGES
     ],
 )
 def test_losses_are_those_of_the_whole_batch(jobs, every, stages):
-    """Each loss in 1, 2 and 4 micro-batches, a third of these cases at a time."""
+    """Each loss in 1, 2 and 4 micro-batches, a sixth of these cases at a time."""
     cases = [
         {"model": name, "micro_batches": parts, "seed": seed, "stages": stages}
         for seed, name in enumerate(EXACT)
         for place, parts in enumerate((1, 2, 4))
-        if (seed + place + every) % 3 == 1
+        if (place - seed + every) % 6 == 1
     ]
     passes(jobs, cases)
 

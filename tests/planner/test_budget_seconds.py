@@ -52,6 +52,7 @@ def test_no_time_gives_a_plan_that_fits_and_says_what_it_proves(graph, where):
     assert any("found by elimination" in note for note in notes)
 
 
+@pytest.mark.full
 def test_time_enough_gives_the_plan_of_all_time():
     graph, where = residual(2, 256, 256), cluster("gcp_a100", 2, 2)
     limit = 0.8 * figures(find_plan(graph, where)).needed_bytes[0]

@@ -165,7 +165,7 @@ def with_memory(least_bytes, times):
 @pytest.mark.parametrize(
     ("limits_mb", "larger", "overlap"),
     [
-        ((150, 100), (1, 1.5, 4), False),
+        pytest.param((150, 100), (1, 1.5, 4), False, marks=pytest.mark.full),
         pytest.param((400, 240, 200, 150, 120, 100), (1, 1.5, 2, 4), True, marks=pytest.mark.full),
     ],
     ids=["few", "many"],
@@ -421,6 +421,7 @@ def test_stages_lie_on_hosts_of_one_kind_in_the_order_that_is_fastest(widths):
     assert Plan.loads(plan.dumps()).dumps() == plan.dumps()
 
 
+@pytest.mark.full
 def test_a_stage_may_hold_what_its_own_kind_has():
     small = with_memory(110e6, 4)
     with pytest.raises(ValueError, match="no plan fits|no partition"):

@@ -50,7 +50,9 @@ def same_gradients(model, *batch, loss=F.mse_loss):
     return found
 
 
-@pytest.mark.parametrize("name", ["mlp", "gpt", "llama", "resnet"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "gpt", "llama", pytest.param("resnet", marks=pytest.mark.full)]
+)
 def test_a_batch_of_another_size_is_traced_so(name):
     """What `with_batch` makes of one trace is what a trace at that batch gives."""
     model, loss, batch = build(name)
@@ -160,6 +162,7 @@ class Encoder(nn.TransformerEncoder):
         return super().forward(x, mask=nn.Transformer.generate_square_subsequent_mask(4))
 
 
+@pytest.mark.full
 def test_what_torch_warns_of_itself_is_not_told():
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
     model = Encoder(layer, 2, enable_nested_tensor=False)

@@ -74,6 +74,7 @@ def test_no_more_is_looked_at_than_may_be(way):
 
 
 @needs_loops
+@pytest.mark.full
 def test_long_fronts_are_the_same_in_loops():
     """Longer than the loops' first buffers."""
     rng = np.random.default_rng(5)

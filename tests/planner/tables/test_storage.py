@@ -43,7 +43,7 @@ def tables_of(graph, where, parts, limit=1e12, space=WHOLE_SPACE):
 
 
 @pytest.mark.parametrize("parts", [1, 4])
-@pytest.mark.parametrize("shape", [(2, 2), (8, 1), (3, 2)])
+@pytest.mark.parametrize("shape", [(2, 2), pytest.param((8, 1), marks=pytest.mark.full), (3, 2)])
 def test_random_storages_cost_and_take_what_the_account_says(shape, parts):
     rng, seen = np.random.default_rng(0), set()
     for graph in GRAPHS:

@@ -31,6 +31,7 @@ def masked():
     return b.graph(x, "masked")
 
 
+@pytest.mark.full
 def test_a_plan_keeps_no_more_than_its_choice_although_readers_cut_a_buffer_differently():
     rng, cut = np.random.default_rng(0), 0
     graph = masked()

@@ -55,12 +55,13 @@ class Spoiling(io.StringIO):
 @pytest.mark.parametrize(
     ("spoil", "cause"),
     [
-        (
+        pytest.param(
             lambda router: command(
                 *("ip", "-n", router, "rule", "add", "blackhole"),
                 *("from", "10.77.1.2", "to", "10.77.2.2"),
             ),
             r"rank (1 .* from rank 2|2 .* from rank 1) on .* the link between them is down",
+            marks=pytest.mark.full,
         ),
         pytest.param(
             lambda router: command("ip", "-n", router, "link", "set", "host2", "down"),

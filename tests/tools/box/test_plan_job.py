@@ -32,6 +32,7 @@ def test_a_plan_must_fit_the_box(plan_file):
     assert PlanJob(plan_file, emulate_compute=1e9).check(2, 1).batch == 4
 
 
+@pytest.mark.full
 def test_times_of_emulated_compute_say_so(plan_file, possible):
     out = io.StringIO()
     command = ["-m", "autoddl", "box", "rank", plan_file, "--steps", "2"]
