@@ -1,7 +1,7 @@
 """Elementwise operators, with broadcasting: any dim of the output is split.
 
 Those that are linear in a tensor keep it Partial (a sum of summands times 2 is the sum of the
-summands times 2); adding a scalar is not linear.
+summands times 2); adding a scalar is not linear, but for zero.
 """
 
 from __future__ import annotations
@@ -49,6 +49,11 @@ def broadcasting(op: OpSpec, linear: Iterable[Iterable[int]] = ()) -> Iterator[S
     yield from labelled(op, ins, (dims_of(out),), linear=linear)
 
 
+def _is_zero(op: OpSpec) -> bool:
+    """Whether the number of an operator is."""
+    return op.attrs.get("operand") == 0
+
+
 def _mask(op: OpSpec) -> tuple[float, float]:
     """One byte an element."""
     return 1 / op.inputs[0].item_bytes, 0.0
@@ -62,7 +67,6 @@ def _mask(op: OpSpec) -> tuple[float, float]:
 @rule(*CLIPPED, saves="x0", in_place=True, nonlinear=True)
 @rule(*CURVES, *STEPS, *OF_TWO, saves="all")
 @rule(*TESTS, *COMPARISONS, "where_scalar_xy", saves="")
-@rule("scalar_add", saves="", in_place=True)
 @rule("dropout", saves="beside", beside=_mask, random=True)
 def nonlinear(op: OpSpec) -> Iterator[Signature]:
     """Elementwise without a linear input."""
@@ -75,6 +79,12 @@ def nonlinear(op: OpSpec) -> Iterator[Signature]:
 def linear_unary(op: OpSpec) -> Iterator[Signature]:
     """x -> y, y linear in x."""
     yield from broadcasting(op, linear=((0,),))
+
+
+@rule("scalar_add", saves="", in_place=True)
+def shifted(op: OpSpec) -> Iterator[Signature]:
+    """x -> y, linear if it adds zero, as Python's `sum` of losses does first."""
+    yield from broadcasting(op, linear=((0,),) if _is_zero(op) else ())
 
 
 @rule("broadcast_add", "broadcast_sub", saves="", mixes=True)
@@ -112,14 +122,10 @@ def prelu(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (dims, alpha), (dims,))
 
 
-def _fills_zero(op: OpSpec) -> bool:
-    return op.attrs.get("operand") == 0
-
-
 @rule("masked_fill", saves="x1")
 def masked_fill(op: OpSpec) -> Iterator[Signature]:
     """(x, mask) -> out; linear in x if it fills with zero."""
-    yield from broadcasting(op, linear=((0,),) if _fills_zero(op) else ())
+    yield from broadcasting(op, linear=((0,),) if _is_zero(op) else ())
 
 
 @rule("where", saves="x0")
@@ -131,4 +137,4 @@ def where(op: OpSpec) -> Iterator[Signature]:
 @rule("where_scalar_x", "where_scalar_y", saves="x0")
 def where_scalar(op: OpSpec) -> Iterator[Signature]:
     """(condition, tensor) -> out; linear in the tensor if the scalar is zero."""
-    yield from broadcasting(op, linear=((1,),) if _fills_zero(op) else ())
+    yield from broadcasting(op, linear=((1,),) if _is_zero(op) else ())

@@ -59,7 +59,8 @@ UNARY_KINDS = [
     if rule.signatures is nonlinear and kind not in (*BINARY_KINDS, "where_scalar_xy")
 ]  # fmt: skip
 CASES = (
-    *map(unary_case, (*UNARY_KINDS, "negative", "scalar_mul", "scalar_div")),
+    *map(unary_case, (*UNARY_KINDS, "negative", "scalar_add", "scalar_mul", "scalar_div")),
+    case("zero", "scalar_add", (f(4, 6, 8),), out(4, 6, 8), operand=0),
     *map(binary_case, BINARY_KINDS),
     case("", "identity", (f(4, 6),), out(4, 6)),
     case("counter", "scalar_add", (index(9),), out(dtype="int64"), operand=1),
