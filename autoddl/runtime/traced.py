@@ -88,6 +88,14 @@ class OpaqueCall:
     places: tuple[tuple[Place, ...], ...]
     modes: tuple[tuple[Any, bool], ...] = ()
 
+    def does_as(self, other: OpaqueCall) -> bool:
+        """Whether the other one would do the same; False where that cannot be told."""
+        ours, theirs = ((x.path, x.params, x.arguments) for x in (self, other))
+        try:  # True, 1 and 1.0 are equal, but do not look alike
+            return bool(ours == theirs) and repr(ours) == repr(theirs)
+        except ValueError:  # arrays
+            return False
+
     def call(self, tensors: Sequence[Tensor], kind: type, training: bool = True) -> list[Tensor]:
         """Run on `tensors`, the arguments and then the parameters; gives the returned tensors.
 

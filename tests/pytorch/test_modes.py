@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import autoddl
 from autoddl.runtime.torch.framework import build_trainer
 from autoddl.runtime.torch.trace import trace as tracing
 from autoddl.runtime.torch.trace.trace import trace_with_state
@@ -93,6 +94,38 @@ class Scales(Masks):
         return self.last(self.first(x) * (self.rate if self.training else 2 * self.rate))
 
 
+class Tokens(Dropped):
+    """Drops columns in training."""
+
+    def forward(self, x):
+        x = F.relu(x.reshape(-1, 3, 2) * 2)
+        x = x[..., :1] if self.training else x
+        return self.last(x.mean(-1).repeat(1, 2))
+
+
+class Running(nn.Module):
+    """Runs as it is, by a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+
+    def forward(self, x, number):
+        return self.norm(self.last(x)) * number
+
+
+class Numbered(Dropped):
+    """What runs as it is gets another number in evaluation, and is called once more."""
+
+    def __init__(self):
+        super().__init__()
+        self.running = autoddl.opaque(Running())
+
+    def forward(self, x):
+        y = self.running(self.first(x), 1.0 if self.training else 3.0)
+        return self.last(y if self.training else self.running(y, 1.0))
+
+
 def loss(result, target):
     results = result if isinstance(result, tuple) else (result,)
     return sum((F.mse_loss(y, target) for y in results), torch.zeros(()))
@@ -108,7 +141,13 @@ def trained(model, x, loss=loss):
 
 @pytest.mark.parametrize(
     ("kind", "choices"),
-    [(Dropped, 1), pytest.param(Other, 1, marks=FULL), pytest.param(Attends, 0, marks=FULL)],
+    [
+        (Dropped, 1),
+        (Numbered, 1),
+        pytest.param(Other, 1, marks=FULL),
+        pytest.param(Attends, 0, marks=FULL),
+        pytest.param(Tokens, 1, marks=FULL),
+    ],
 )
 def test_evaluation_is_the_models_own(kind, choices):
     torch.manual_seed(0)

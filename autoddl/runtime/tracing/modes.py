@@ -22,12 +22,27 @@ from ...graph.graph import SOURCE_KINDS, Graph
 from ...graph.operator import Op
 from ...graph.operator import Tensor as Planned
 from ..backend import Tensor
-from ..traced import Evaluation
+from ..traced import Evaluation, OpaqueCall
 from .checks import reason
 from .instead import instead
 
 Made = TypeVar("Made")
 _OF_MODE = {"normalization": ("training", "momentum")}  # attributes that differ, as kernels know
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A model as it is traced in one mode, or in both.
+
+    structure: of its results, with a slot in the place of each tensor
+    opaque:    operator name -> how to run it
+    captured:  what the model read from elsewhere, by its names in the graph
+    """
+
+    graph: Graph
+    structure: Any
+    opaque: Mapping[str, OpaqueCall]
+    captured: Mapping[str, Tensor]
 
 
 @contextmanager
@@ -65,57 +80,53 @@ def evaluated(trace: Callable[[bool], Made], has_loss: bool) -> tuple[Made, str]
 
 
 def in_both_modes(
-    training: Graph,
-    structure: Any,
-    trace: Callable[[bool], tuple[Graph, Any, Mapping[str, Tensor]]],
-    has_loss: bool,
-) -> tuple[Graph, Mapping[str, Tensor], Evaluation]:
-    """The graph of both modes, the constants of evaluation, and what that gives.
+    training: Mode, trace: Callable[[bool], Mode], has_loss: bool
+) -> tuple[Mode, Evaluation]:
+    """The model in both modes, or in training and why not in both; and what evaluation gives.
 
-    Or the graph of training, and why it is not that of both.
-    structure: of the results of training
-    trace:     as of `evaluated`, to evaluation's graph, the structure of its results, and constants
+    trace: as of `evaluated`
     """
     try:
-        (graph, own, captured), why = evaluated(trace, has_loss)
-        joined, evaluation = join(training, graph, (structure, own), why)
-        return joined, captured, evaluation
+        evaluation, why = evaluated(trace, has_loss)
+        return join(training, evaluation, why)
     except ValueError as error:
-        return training, {}, Evaluation(unlike=str(error))
+        return training, Evaluation(unlike=str(error))
 
 
 def join(
-    training: Graph,
-    evaluation: Graph,
-    structures: tuple[Any, Any],
+    training: Mode,
+    evaluation: Mode,
     no_loss: str = "",
-    scaled: Callable[[], Graph] | None = None,
-) -> tuple[Graph, Evaluation]:
-    """The graph of both modes: training's own if that does for both. Equal sources have one name.
+    scaled: Callable[[], Mode] | None = None,
+) -> tuple[Mode, Evaluation]:
+    """The model in both modes: training's own graph if that does for both.
 
-    structures: of the results of both
+    Equal sources have one name.
     no_loss: why evaluation has none
     scaled:  gives `evaluation` with what of it follows the batch, if that is not known yet; asked
-             for only where evaluation has operators of its own
+             for only where evaluation has operators or inputs of its own
     ValueError, with what is in the way, if there is none.
     """
-    alike = structures[0] == structures[1]
-    joined, scales = _aligned(training, evaluation, alike), bool(evaluation.batch or scaled)
+    joined, scales = _aligned(training, evaluation), bool(evaluation.graph.batch or scaled)
     if joined.has_own and scaled:
         evaluation = scaled()
-        joined, scales = _aligned(training, evaluation, alike), bool(evaluation.batch)
-    is_new = joined.chosen or joined.own
-    graph = finished(joined.graph, scales) if is_new else training
-    return graph, Evaluation(structures[1], tuple(joined.results), no_loss=no_loss)
+        joined, scales = _aligned(training, evaluation), bool(evaluation.graph.batch)
+    both = replace(training, captured={**evaluation.captured, **training.captured})
+    if joined.chosen or joined.own:
+        opaque = {**training.opaque, **joined.opaque}
+        both = replace(both, graph=finished(joined.graph, scales), opaque=opaque)
+    results = tuple(joined.results)
+    return both, Evaluation(evaluation.structure, results, no_loss=no_loss)
 
 
-def _aligned(training: Graph, evaluation: Graph, alike: bool) -> _Joined:
-    """alike: the results of both have one structure"""
-    joined = _Joined(training, evaluation)
-    ours, theirs = ([op for op in g.ops if _computes(op)] for g in (training, evaluation))
-    scales = bool(training.batch and evaluation.batch)
+def _aligned(training: Mode, evaluation: Mode) -> _Joined:
+    joined = _Joined(training.graph, evaluation.graph, evaluation.opaque)
+    modes = training, evaluation
+    ours, theirs = ([op for op in mode.graph.ops if _computes(op)] for mode in modes)
+    scales, calls = all(mode.graph.batch for mode in modes), list[OpaqueCall]()
     keys = [
-        [_key(g, op, scales) for op in ops] for g, ops in ((training, ours), (evaluation, theirs))
+        [_key(mode, op, scales, calls) for op in ops]
+        for mode, ops in zip(modes, (ours, theirs), strict=True)
     ]
     i = j = 0
     for block in SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks():
@@ -126,7 +137,7 @@ def _aligned(training: Graph, evaluation: Graph, alike: bool) -> _Joined:
         i, j = block.a + block.size, block.b + block.size
         for op, same in zip(ours[block.a : i], theirs[block.b : j], strict=True):
             joined.add_both(op, same)
-    joined.end(alike)
+    joined.end(training.structure == evaluation.structure)
     return joined
 
 
@@ -134,17 +145,28 @@ def _computes(op: Op) -> bool:
     return op.kind not in (*SOURCE_KINDS, "loss")
 
 
-def _key(graph: Graph, op: Op, scales: bool) -> Hashable:
+def _key(mode: Mode, op: Op, scales: bool, calls: list[OpaqueCall]) -> Hashable:
     """Equal for operators that may be one: what they do, and where they come from.
 
     scales: whether it is known of both graphs what follows the batch
+    calls:  those of opaque operators so far, of which each stands for all that are the same
     """
     of_mode = _OF_MODE.get(op.kind, ())
     attrs = tuple((k, v) for k, v in op.attrs.items() if k not in of_mode)
-    made = [graph.tensors[name] for name in op.outputs]
-    follows = tuple(op.batch_attrs.items()), *(x.batch_dims for x in made)
-    specs = tuple(x.spec for x in made)
-    return op.module, op.kind, attrs, specs, len(op.inputs), follows if scales else ()
+    tensors = [mode.graph.tensors[name] for name in (*op.inputs, *op.outputs)]
+    follows = tuple(op.batch_attrs.items()), *(x.batch_dims for x in tensors)
+    specs = tuple(x.spec for x in tensors)
+    call = _number(mode.opaque[op.name], calls) if op.kind == "opaque" else None
+    return op.module, op.kind, attrs, specs, len(op.inputs), follows if scales else (), call
+
+
+def _number(call: OpaqueCall, calls: list[OpaqueCall]) -> int:
+    """The place among `calls` of one that is the same; a new one is the last."""
+    for number, known in enumerate(calls):
+        if known.does_as(call):
+            return number
+    calls.append(call)
+    return len(calls) - 1
 
 
 @dataclass
@@ -152,17 +174,20 @@ class _Joined:
     """The joined graph, with training's names where it has any.
 
     ops:     those that compute
+    calls:   of evaluation's opaque operators
     taken:   names of tensors and operators
     names:   tensors of evaluation -> those of the joined graph
     chosen:  (in training, in evaluation) -> the result of `by_mode`
     passed:  results of operators that give what they read in evaluation -> what they read
     own:     what evaluation alone gives -> the result of `by_mode`
+    opaque:  operators that evaluation alone has -> how to run them
     results: of evaluation, by their places in `outputs`
-    has_own: whether there are operators that evaluation alone has
+    has_own: whether there are operators, or inputs, that evaluation alone has
     """
 
     training: Graph
     evaluation: Graph
+    calls: Mapping[str, OpaqueCall]
     ops: list[Op] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     results: list[int] = field(default_factory=list)
@@ -172,6 +197,7 @@ class _Joined:
     chosen: dict[tuple[str, str], str] = field(default_factory=dict)
     passed: dict[str, str] = field(default_factory=dict)
     own: dict[str, str] = field(default_factory=dict)
+    opaque: dict[str, OpaqueCall] = field(default_factory=dict)
     tensors: dict[str, Planned] = field(default_factory=dict)
     has_own: bool = False
 
@@ -179,6 +205,8 @@ class _Joined:
         self.tensors = {**self.evaluation.tensors, **self.training.tensors}
         sources = (op.name for op in self.evaluation.ops if op.kind in SOURCE_KINDS)
         self.taken = {*self.training.tensors, *(op.name for op in self.training.ops), *sources}
+        inputs = [op.outputs[0] for op in self.evaluation.ops if op.kind == "input"]
+        self.has_own = any(name not in self.training.tensors for name in inputs)
 
     @property
     def graph(self) -> Graph:
@@ -210,10 +238,10 @@ class _Joined:
 
     def add_own(self, op: Op) -> None:
         """An operator that evaluation alone has."""
-        if op.kind == "opaque":
-            raise ValueError(f"{op.module} runs as it is in evaluation alone")
         self.has_own = True
         name = self._unique(op.module, op.kind)
+        if op.kind == "opaque":
+            self.opaque[name] = self.calls[op.name]
         inputs = tuple(self.names.get(x, x) for x in op.inputs)
         outputs = tuple(
             name if len(op.outputs) == 1 else f"{name}:{n}" for n in range(len(op.outputs))
@@ -269,7 +297,7 @@ class _Joined:
         self.outputs = [*self.training.outputs]
         for place, name in enumerate(self.evaluation.outputs):
             found = self.tensors[self.names.get(name, name)]
-            if alike and found.spec == self.tensors[self.outputs[place]].spec:
+            if alike and replace(self.tensors[self.outputs[place]], name=found.name) == found:
                 self.outputs[place] = self.by_mode(self.outputs[place], name)
                 self.results.append(place)
             else:

@@ -10,6 +10,7 @@ import warnings
 
 import numpy as np
 
+import autoddl
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
@@ -39,15 +40,26 @@ class Heads(nn.Module):
         return (y, aux) if self.training else y
 
 
+class Times(nn.Module):
+    """Runs as it is, with a number that the model gives it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x, number):
+        return self.layer(x) * number
+
+
 class Others(Heads):
     """In evaluation with a layer of its own and one twice, and what the first ones give."""
 
     def __init__(self):
         super().__init__()
-        self.side = nn.Linear(12, 8)
+        self.side, self.times = nn.Linear(12, 8), autoddl.batchwise(Times())
 
     def forward(self, x):
-        early = F.relu(self.first(x))
+        early = self.times(F.relu(self.first(x)), 1.0 if self.training else 0.5)
         aux = self.aux(early) if self.training else None
         y = self.last(self.middle(self.norm(early)))
         if self.training:
@@ -152,6 +164,8 @@ def check_left_out(trainer, case):
     assert not any("side" in name or name == "softmax" for name in training), training
     assert not any("aux" in name for name in evaluation), evaluation
     assert not any("loss" in name for name in evaluation), evaluation
+    for names in (training, evaluation):  # with the number of the mode
+        assert len({"times/opaque", "times/opaque_1"} & {*names}) <= 1, names
     links = trainer._job.aside
     assert bool(links) == (case["model"] == "others" and "stages" in case), links
     reshards = trainer._walk._passing.reshards

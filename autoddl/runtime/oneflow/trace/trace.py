@@ -27,15 +27,16 @@ from ...calling import Calling
 from ...jobs.guard import rank
 from ...traced import (
     Evaluation,
+    OpaqueCall,
     OpaqueWarning,
     Traced,
     levels_to_caller,
     state_keys,
     with_hints,
 )
-from ...tracing.modes import evaluated, join
+from ...tracing.modes import Mode, evaluated, join
 from .batch import Scaling, compare, same_values
-from .emit import Emitted, emit
+from .emit import emit
 from .errors import check_local, check_loss, check_model, check_trainable, explain_failure
 from .job.job import LazyJob, build_job
 from .job.meta import shape_only
@@ -87,18 +88,15 @@ def trace_with_state(
     source = _Source(model, tuple(tensors), loss, calling)
     known = known or is_known
     name = name or type(model).__name__
-    attempt, emitted, reasons, evaluation = _in_training_and_evaluation(source, known, name)
-    opaque = {
-        emitted.opaque[k]: v for k, v in attempt.collapsed.calls.items() if k in emitted.opaque
-    }
-    check_trainable(emitted.graph)
-    _warn(emitted.graph, reasons)
+    attempt, found, reasons, evaluation = _in_training_and_evaluation(source, known, name)
+    check_trainable(found.graph)
+    _warn(found.graph, reasons)
     return Traced(
-        emitted.graph,
+        found.graph,
         dict(model.named_parameters()),
-        {**dict(model.named_buffers()), **emitted.captured},
+        {**dict(model.named_buffers()), **found.captured},
         state_keys(model, flow.Tensor),
-        opaque,
+        found.opaque,
         evaluation,
         tuple(attempt.raw.specs[name] for name in attempt.lazy.inputs),
         calling,
@@ -204,10 +202,10 @@ class _Attempt:
         scaling: Scaling,
         name: str,
         known: Mapping[str, flow.Tensor] = MappingProxyType({}),
-    ) -> Emitted:
-        """The graph. known: captured tensors that have names in the graph of another mode."""
+    ) -> Mode:
+        """With its graph. known: captured tensors that have names in the graph of another mode."""
         parameters = source.model.named_parameters()
-        return emit(
+        made = emit(
             self.simplify(scaling),
             self.collapsed.job,
             self.lazy,
@@ -217,17 +215,20 @@ class _Attempt:
             source.batch if scaling.holds else 0,
             known,
         )
+        opaque = {made.opaque[k]: v for k, v in self.collapsed.calls.items() if k in made.opaque}
+        return Mode(made.graph, self.lazy.structure, opaque, made.captured)
 
 
-def _settle(source: _Source, known: Known) -> tuple[_Attempt, dict[str, str]]:
+def _settle(
+    source: _Source, known: Known, declared: frozenset[str], training: bool = True
+) -> tuple[_Attempt, dict[str, str]]:
     """Trace until every unknown operator is inside an opaque call.
 
-    Gives the last attempt, and why each submodule that the user did not declare is opaque.
+    Gives the last attempt, and why each submodule that was not `declared` is opaque.
     """
-    declared = frozenset(p for p, m in source.model.named_modules() if is_opaque(m))
     reasons: dict[str, str] = {}
     while True:
-        attempt = _Attempt.of(source, declared | reasons.keys())
+        attempt = _Attempt.of(source, declared | reasons.keys(), training)
         calls = attempt.lazy.calls
         simplified = attempt.simplify(Scaling())
         found = unknown_operators(simplified.ops, calls, simplified.roots, known)
@@ -272,68 +273,78 @@ def _scaling(source: _Source, attempt: _Attempt) -> Scaling:
 
 def _in_training_and_evaluation(
     source: _Source, known: Known, name: str
-) -> tuple[_Attempt, Emitted, dict[str, str], Evaluation]:
+) -> tuple[_Attempt, Mode, dict[str, str], Evaluation]:
     """The settled trace, its graph, why parts are opaque, and what evaluation gives.
 
-    The graph is of both modes if numbers are drawn in it, or the model's own code reads
+    The graph is of both modes if numbers are drawn in it, or a model's own code reads
     `self.training`. Drawing is unknown, and so opaque, where the two cannot be joined.
     """
     evaluation = Evaluation()
+    declared = frozenset(p for p, m in source.model.named_modules() if is_opaque(m))
     for planned in (known, lambda kind: known(kind) and not is_random(kind)):
-        attempt, reasons = _settle(source, planned)
-        emitted = attempt.emit(source, _scaling(source, attempt), name)
+        attempt, reasons = _settle(source, planned, declared)
+        found = attempt.emit(source, _scaling(source, attempt), name)
         ops = attempt.collapsed.job.ops
         draws = any(is_random(op.kind) and op.kind != "dropout" for op in ops)
-        if not draws and not _asks(source.model, attempt):
-            return attempt, emitted, reasons, Evaluation(attempt.lazy.structure)
+        if not draws and not attempt.lazy.asked:
+            return attempt, found, reasons, Evaluation(found.structure)
         try:
-            joined, evaluation = _joined(source, attempt, emitted, planned)
-            return attempt, joined, reasons, evaluation
+            joined, others, evaluation = _joined(source, attempt, found, planned)
+            return attempt, joined, {**others, **reasons}, evaluation
         except ValueError as error:
             evaluation = Evaluation(unlike=str(error))
         if not draws:
             break
-    return attempt, emitted, reasons, evaluation
-
-
-def _asks(model: nn.Module, attempt: _Attempt) -> bool:
-    """Whether code outside of opaque modules, which run as they are, has read its mode."""
-    paths = {id(module): path for path, module in model.named_modules()}
-    asked = {f"{paths[id(module)]}." for module in attempt.lazy.asked if id(module) in paths}
-    return any(
-        not any(path.startswith(f"{outer}." if outer else "") for outer in attempt.boundaries)
-        for path in asked
-    )
+    return attempt, found, reasons, evaluation
 
 
 def _joined(
-    source: _Source, attempt: _Attempt, emitted: Emitted, known: Known
-) -> tuple[Emitted, Evaluation]:
-    """The graph that computes in training and in evaluation what the model does in each.
+    source: _Source, attempt: _Attempt, training: Mode, known: Known
+) -> tuple[Mode, dict[str, str], Evaluation]:
+    """The model in both modes, why parts of evaluation are opaque, and what that gives.
 
     ValueError if the model in evaluation cannot be planned.
     """
-    graph, captured = emitted.graph, emitted.captured
+    graph, captured = training.graph, training.captured
     alone = replace(source, loss=None, calling=source.calling.without_target)
 
-    def trace(has_loss: bool) -> tuple[_Source, _Attempt]:
+    def trace(has_loss: bool) -> tuple[_Source, _Attempt, dict[str, str]]:
         one = source if has_loss or source.loss is None else alone
-        return one, _Attempt.of(one, attempt.boundaries, training=False)
+        return one, *_settle(one, known, attempt.boundaries, training=False)
 
-    (source, other), why = evaluated(trace, source.loss is not None)
-    simplified = other.simplify(Scaling())
-    unknown = unknown_operators(simplified.ops, other.lazy.calls, simplified.roots, known)
-    if unknown:
-        raise ValueError(", ".join(unknown.values()))
+    (source, other, reasons), why = evaluated(trace, source.loss is not None)
     plain = other.emit(source, Scaling(), graph.name, captured)
 
-    def scaled() -> Graph:
-        return other.emit(source, _scaling(source, other), graph.name, captured).graph
+    def scaled() -> Mode:
+        return other.emit(source, _scaling(source, other), graph.name, captured)
 
-    structures = attempt.lazy.structure, other.lazy.structure
-    joined, found = join(graph, plain.graph, structures, why, scaled if graph.batch else None)
-    captured = {k: x for k, x in {**plain.captured, **captured}.items() if k in joined.tensors}
-    return replace(emitted, graph=joined, captured=captured), found
+    both, found = join(training, plain, why, scaled if graph.batch else None)
+    _check_buffers(source.model, training, both)
+    held = {k: x for k, x in both.captured.items() if k in both.graph.tensors}
+    return replace(both, captured=held), reasons, found
+
+
+def _check_buffers(model: nn.Module, training: Mode, both: Mode) -> None:
+    """ValueError if what runs as it is in evaluation alone has buffers that training has, too.
+
+    It reads those that hang in its modules, on this rank.
+    """
+    own = dict(model.named_buffers())
+    read = {op.attrs["name"] for op in training.graph.ops if op.kind == "buffer"}
+    held = {id(own[name]) for name in read & own.keys()}
+    held.update(id(x) for call in training.opaque.values() for x in _buffers(call).values())
+    for name in both.opaque.keys() - training.opaque.keys():
+        call = both.opaque[name]
+        for buffer in (key for key, x in _buffers(call).items() if id(x) in held):
+            raise ValueError(
+                f"{call.path} runs as it is in evaluation alone, and has {buffer}, which training "
+                "reads or moves: give it as an argument"
+            )
+
+
+def _buffers(call: OpaqueCall) -> dict[str, flow.Tensor]:
+    own: Any = call.function
+    return dict(own.named_buffers()) if isinstance(own, nn.Module) else {}
 
 
 def _warn(graph: Graph, reasons: Mapping[str, str]) -> None:

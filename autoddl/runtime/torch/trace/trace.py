@@ -27,7 +27,7 @@ from ....sbp.layout import TensorSpec
 from ...calling import Calling
 from ...traced import Evaluation, OpaqueCall, Traced, first_names, state_keys, with_hints
 from ...tracing import checks
-from ...tracing.modes import in_both_modes
+from ...tracing.modes import Mode, in_both_modes
 from . import attention as attention
 from .constants import computed, dtype_name, is_known
 from .emit import Emitter
@@ -70,24 +70,24 @@ def trace_with_state(
         eager, notes = _tried(whole, tensors) if noted else (None, None)
         whole.carried.check()
         whole.carried.restore()  # what a pass on fake tensors has left
-        program, scales = export(whole, tensors, notes.groups() if notes else ())
-        graph, read = _read(whole, program, tensors, scales, name or type(model).__name__)
+        found, emitter = _read(whole, tensors, notes, name or type(model).__name__)
         if loss is not None:
-            planned = {op.attrs["name"] for op in graph.params if op.outputs[0] in graph.needs_grad}
+            params, trained = found.graph.params, found.graph.needs_grad
+            planned = {op.attrs["name"] for op in params if op.outputs[0] in trained}
             known = eager or _reached(whole, tensors)
             checks.check_reached(model, planned, known, whole.opaque.unsure(whole))
             whole.carried.check()
-        graph, captured, evaluation = _in_both_modes(whole, tensors, graph, read.emitter, notes)
+        found, evaluation = _in_both_modes(whole, tensors, found, emitter, notes)
     finally:
         whole.carried.restore()
         for module, training in modes.items():
             module.training = training
     return Traced(
-        graph,
+        found.graph,
         dict(model.named_parameters()),
-        {**dict(model.named_buffers()), **read.emitter.captured, **captured},
+        {**dict(model.named_buffers()), **found.captured},
         state_keys(model, Tensor),
-        read.opaque,
+        found.opaque,
         evaluation,
         examples=tuple(TensorSpec(tuple(t.shape), dtype_name(t.dtype)) for t in tensors),
         calling=calling,
@@ -97,24 +97,21 @@ def trace_with_state(
 
 
 def _in_both_modes(
-    whole: Whole, tensors: Sequence[Tensor], graph: Graph, like: Emitter, notes: Notes | None
-) -> tuple[Graph, Mapping[str, Tensor], Evaluation]:
-    """The graph of training and evaluation, evaluation's constants, and what it gives."""
-    structure = whole.noted.structure
+    whole: Whole, tensors: Sequence[Tensor], training: Mode, like: Emitter, notes: Notes | None
+) -> tuple[Mode, Evaluation]:
+    """The model in both modes, and what evaluation gives; like: has emitted it in training."""
     if whole.noted.asked:
         whole.model.eval()
     if not whole.noted.asked or notes and asks_the_same(whole, notes):
-        return graph, {}, Evaluation(structure)
+        return training, Evaluation(training.structure)
 
-    def other(has_loss: bool) -> tuple[Graph, Any, Mapping[str, Tensor]]:
+    def trace(has_loss: bool) -> Mode:
         if not has_loss and whole.loss is not None:
             whole.loss, whole.calling = None, whole.calling.without_target
         _, own = _tried(whole, tensors)
-        program, scales = export(whole, tensors, own.groups() if own else ())
-        found, read = _read(whole, program, tensors, scales, graph.name, like)
-        return found, whole.noted.structure, read.emitter.captured
+        return _read(whole, tensors, own, training.graph.name, like)[0]
 
-    return in_both_modes(graph, structure, other, whole.loss is not None)
+    return in_both_modes(training, trace, whole.loss is not None)
 
 
 def _tried(whole: Whole, tensors: Sequence[Tensor]) -> tuple[set[str] | None, Notes | None]:
@@ -159,13 +156,13 @@ def _like_model(x: Tensor, model: nn.Module) -> Tensor:
 
 def _read(
     whole: Whole,
-    program: Any,
     tensors: Sequence[Tensor],
-    scales: bool,
+    notes: Notes | None,
     name: str,
     like: Emitter | None = None,
-) -> tuple[Graph, _Reader]:
-    """The graph of an exported program, and what has read it."""
+) -> tuple[Mode, Emitter]:
+    """The model as it is exported, and what has emitted its graph."""
+    program, scales = export(whole, tensors, notes.groups() if notes else ())
     batch = int(tensors[0].shape[0]) if scales else 1
     reader = _Reader(whole, program, Emitter(batch, scales, like=like))
     try:
@@ -174,7 +171,9 @@ def _read(
         reader = _Reader(whole, program, Emitter(batch, False, like=like))
         outputs = reader.run()
     loss = outputs.pop() if whole.loss is not None else None
-    return reader.emitter.graph(name, outputs, loss), reader
+    emitter, structure = reader.emitter, whole.noted.structure
+    graph = emitter.graph(name, outputs, loss)
+    return Mode(graph, structure, reader.opaque, emitter.captured), emitter
 
 
 class _Reader:

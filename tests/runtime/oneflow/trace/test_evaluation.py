@@ -6,6 +6,7 @@ import oneflow.nn as nn
 import oneflow.nn.functional as F
 import pytest
 
+from autoddl import batchwise
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from tests.runtime.oneflow.trace import toys
 from tests.runtime.test_trainer import trainer_of
@@ -140,6 +141,92 @@ class Named(nn.Linear):
     def forward(self, x):
         y = super().forward(x)
         return {"train": y} if self.training else [{"result": y * 2}, y.argmax(-1)]
+
+
+class Tokens(nn.Linear):
+    """Drops columns in training."""
+
+    def __init__(self):
+        super().__init__(4, 5)
+
+    def forward(self, x):
+        x = F.relu(x.reshape(-1, 4, 2) * 2)
+        x = x[:, :, :1] if self.training else x
+        return super().forward(x.mean(-1))
+
+
+class Running(nn.Module):
+    """Runs as it is, by a number, and in evaluation gives more columns."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x, number):
+        y = self.last(x) * number
+        return y[:, :5] if self.training else y
+
+
+class Numbered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.running = batchwise(Running())
+
+    def forward(self, x):
+        return self.running(x, 1.0 if self.training else 3.0)[:, :5]
+
+
+class Unknown(nn.Linear):
+    """In evaluation a module runs as it is."""
+
+    def __init__(self):
+        super().__init__(8, 5)
+        self.products = Products()
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y if self.training else self.products(y)
+
+
+class Products(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(5)
+
+    def forward(self, x):
+        return self.norm(flow.cumprod(x, dim=1))
+
+
+@pytest.mark.parametrize("make", [Tokens, Numbered, Unknown])
+@pytest.mark.filterwarnings("ignore:products runs as one")
+def test_what_one_mode_has_in_another_shape_or_runs_as_it_is(make):
+    flow.manual_seed(0)
+    trainer = trainer_of(make(), F.cross_entropy, toys.example(8))
+    trainer.step(*toys.example(8))
+    same = make()
+    same.load_state_dict(trainer.state_dict())
+    expected = same.eval()(toys.rows(8))
+    found = trainer.eval_step(toys.rows(8)).numpy()
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-6)
+    score = float(F.cross_entropy(expected, toys.labels(8)))
+    assert trainer.evaluate([toys.example(8)])["loss"] == pytest.approx(score, rel=1e-5)
+
+
+class Moved(Unknown):
+    """Whose statistics training moves."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        return self.products.norm(y) if self.training else y
+
+
+@pytest.mark.filterwarnings("ignore:products runs as one")
+def test_a_module_as_it_is_in_evaluation_alone_has_no_buffers_of_training():
+    trainer = trainer_of(Moved(), F.cross_entropy, toys.example(8))
+    with pytest.raises(
+        ValueError, match="products runs as it is in evaluation alone, and has norm"
+    ):
+        trainer.eval_step(toys.rows(8))
 
 
 def first_of(output):
