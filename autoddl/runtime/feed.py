@@ -142,6 +142,9 @@ class Feed:
         if list(value.shape) not in allowed:
             choices = " (the global batch) or ".join(str(tuple(s)) for s in allowed)
             hint = " (this rank's rows)" if len(allowed) > 1 else ""
+            if not self.batch:
+                hint += " of the example, as the traced model is for one size of the batch"
+                hint += " (of a DataLoader, drop_last=True drops a last short one)"
             raise ValueError(
                 f"argument {x.index}: expected shape {choices}{hint}, got {tuple(value.shape)}"
             )

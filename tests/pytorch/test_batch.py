@@ -83,12 +83,50 @@ def test_numbers_that_are():
     assert len(X) == ROWS and type(len(X)) is int  # Python's own again
 
 
+MEANS = {
+    "1 - mean": lambda y, t: 1 - F.cosine_similarity(y, t).mean(),
+    "mean - 6": lambda y, t: torch.add(F.mse_loss(y, t), 2, alpha=-3),
+    "sum + 3": lambda y, t: 3 + (y - t).square().sum(),
+    "9 - 3 mean": lambda y, t: torch.rsub(F.mse_loss(y, t), 9, alpha=3),
+    "weighted mean": lambda y, t: 1 - (y * t.abs()).sum() / t.abs().sum(),
+}
+
+
+@pytest.mark.parametrize("name", MEANS)
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_a_number_added_to_a_mean_over_the_batch(name, parts):
+    """A step of all rows, and one of six that are filled up."""
+    loss, own = MEANS[name], Layer()
+    trainer = check_loss(traced(loss=loss), parts, loss=loss)
+    optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
+    for rows in (ROWS, 6):
+        x, y = X[:rows], X.flip(1)[:rows]
+        expected = loss(own(x), y)
+        if rows < ROWS:
+            assert relative(float(trainer.step(x, y)), float(expected)) < 1e-6
+        optimizer.zero_grad()
+        expected.backward()
+        optimizer.step()
+    for key, value in trainer.state_dict().items():
+        assert torch.allclose(value, own.state_dict()[key], rtol=1e-5, atol=1e-6), key
+
+
+@pytest.mark.parametrize("alpha", [1, 3])
+def test_rsub_multiplies_what_it_takes_away(alpha):
+    def change(x):
+        return torch.rsub(x, x.square(), alpha=alpha) + torch.rsub(x, 2, alpha=alpha)
+
+    check_loss(traced(change), 2, change)
+
+
 def test_a_model_for_one_size_of_the_batch():
     found = traced(GROUPS["groups of four"])
     with pytest.raises(ValueError, match="for one size of the batch, and cannot .* 2 micro"):
         find_plan(found.graph, ALONE, PlanOptions(micro_batches=2))
     trainer = check_loss(found, 1, GROUPS["groups of four"])
     assert len(X[trainer.rows]) == ROWS
+    with pytest.raises(ValueError, match="one size of the batch .of a DataLoader, drop_last"):
+        trainer.step(X[:6], X[:6])
 
 
 def test_batch_norm_without_moving_statistics_takes_those_of_the_batch_in_evaluation_too():

@@ -91,17 +91,25 @@ def add(e: GraphBuilder, a: Args) -> Ref:
     sign = -1 if a["name"] == "sub" else 1
     x, y, alpha = a["self"], a["other"], a["alpha"]
     if not is_tensor(y):
-        return _scalar(e, "scalar_add", a, _times(y, sign * alpha))
+        return _shifted(e, x, _times(y, sign * alpha), a["out"])
     if alpha != 1:
         y = e.same("scalar_mul", y, operand=alpha)
     if not is_tensor(x):
         y = e.same("scalar_mul", y, operand=-1) if sign < 0 else y
-        return e.cast(e.same("scalar_add", y, operand=x), a["out"][1])
+        return e.cast(_shifted(e, y, x, (a["out"][0], e.ref(y).dtype)), a["out"][1])
     if sign < 0:
         return _two(e, "broadcast_sub", x, y, a["out"])
     x, y = e.ref(x), e.ref(y)
     alike = tuple(x.shape) == tuple(y.shape) and x.dtype == y.dtype
     return _two(e, "add_n" if alike else "broadcast_add", x, y, a["out"])
+
+
+def _shifted(e: GraphBuilder, x: Any, number: Any, out: tuple[Any, str]) -> Ref:
+    """x + number; as a tensor where x may be a mean over the batch, of which parts have a share."""
+    is_plain = isinstance(number, float | int) and not getattr(number, "exponent", 0)
+    if number and is_plain and not out[0] and e.ref(x).is_float:
+        return _two(e, "broadcast_add", x, e.filled((), float(number), out[1]), out)
+    return e.op("scalar_add", [x], *out, operand=number)
 
 
 def _times(number: Any, factor: float) -> Any:
@@ -115,12 +123,11 @@ def _times(number: Any, factor: float) -> Any:
 
 @aten("rsub")
 def rsub(e: GraphBuilder, a: Args) -> Ref:
-    """alpha other - self."""
-    if is_tensor(a["other"]):
-        y = a["other"] if a["alpha"] == 1 else e.same("scalar_mul", a["other"], operand=a["alpha"])
-        return _two(e, "broadcast_sub", y, a["self"], a["out"])
-    turned = _scalar(e, "scalar_mul", a, -1)
-    return e.same("scalar_add", turned, operand=_times(a["other"], a["alpha"]))
+    """other - alpha self."""
+    if not is_tensor(a["other"]):
+        return _shifted(e, _scalar(e, "scalar_mul", a, -a["alpha"]), a["other"], a["out"])
+    x = a["self"] if a["alpha"] == 1 else e.same("scalar_mul", a["self"], operand=a["alpha"])
+    return _two(e, "broadcast_sub", a["other"], x, a["out"])
 
 
 @aten("mul", "multiply")
