@@ -1,5 +1,6 @@
 """What is changed after a model was planned, or around a step, is refused, or told wrong."""
 
+import copy
 import functools
 
 import pytest
@@ -162,3 +163,64 @@ def test_a_state_that_no_checkpoint_holds_is_refused(tmp_path):
     trainer = trained(Model(), optimizer=lambda p: torch.optim.Adafactor(p))
     with pytest.raises(ValueError, match="Adafactor keeps .* take another optimizer"):
         trainer.save(tmp_path)
+
+
+class Judged(nn.Module):
+    """What a generator makes, and what its critic says of it."""
+
+    def __init__(self, generator, critic):
+        super().__init__()
+        self.generator, self.critic = generator, critic
+
+    def forward(self, x):
+        made = self.generator(x)
+        return self.critic(made), made
+
+
+def adversaries():
+    torch.manual_seed(0)
+    return Model(), Model()
+
+
+def fools(output, target):
+    return F.mse_loss(output[0], target)
+
+
+def test_trainers_that_take_turns_need_parameters_apart():
+    generator, critic = adversaries()
+    one = trained(critic)
+    other = trained(Judged(generator, critic), fools)
+    other.step(X, Y)
+    with pytest.raises(ValueError, match=r"0\.weight is trained by another trainer, too"):
+        one.step(X, Y)
+    other.step(X, Y)
+
+
+def test_a_generator_and_its_critic():
+    """As docs/pytorch.md has it: losses are those of eager torch."""
+    generator, critic = adversaries()
+    eager = copy.deepcopy((generator, critic))
+    frozen = copy.deepcopy(critic).requires_grad_(False)
+    pair = [
+        autoddl.parallelize(
+            model, cluster_of(1, 1), example=(X, Y), loss=loss,
+            optimizer=lambda p: torch.optim.Adam(p, lr=0.01),
+        )
+        for model, loss in ((critic, F.mse_loss), (Judged(generator, frozen), fools))
+    ]  # fmt: skip
+    optimizers = [torch.optim.Adam(m.parameters(), lr=0.01) for m in eager[::-1]]
+    for _ in range(4):
+        _, made = pair[1].eval_step(X)
+        found = [float(pair[0].step(made, Y))]
+        told = {f"critic.{key}": value for key, value in pair[0].state_dict().items()}
+        pair[1].load_state_dict({**pair[1].state_dict(), **told})
+        found.append(float(pair[1].step(X, -Y)))
+        expected = []
+        for optimizer, target in zip(optimizers, (Y, -Y), strict=True):
+            optimizer.zero_grad()
+            made = eager[0](X)
+            loss = F.mse_loss(eager[1](made.detach() if target is Y else made), target)
+            loss.backward()
+            optimizer.step()
+            expected.append(float(loss))
+        assert found == pytest.approx(expected, rel=1e-5)

@@ -3,13 +3,15 @@
 A trainer has parameters of its own, and a plan is of the numbers that the model and the loss had in
 the one pass that was recorded. So weights that are clamped, averaged or loaded in the model itself,
 parameters that are frozen later, and a temperature or a factor of the loss that follows the epoch
-would be lost without a word.
+would be lost without a word. So would what one of two trainers that take turns, as those of a
+generator and its critic, does to parameters of both: each trains values of its own.
 """
 
 from __future__ import annotations
 
 import dis
 import functools
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +20,7 @@ from .checks import hooked, opaque_modules
 
 _STEPS_BETWEEN = 50  # looks at values and numbers, beside those before the first two steps
 _SEEN = 256  # elements of each tensor, at most
+_TRAINED_BY = "_autoddl_trained_by"  # attribute of a parameter: whose step was the last
 _PLAIN = bool, int, float, str
 Found = dict[str, Any]
 
@@ -33,6 +36,7 @@ class AsPlanned:
         self._opaque = () if self._model is None else tuple(opaque_modules(self._model))
         self._flags, self._values = self._all_flags(), self._all_values()
         self._numbers = self._all_numbers()
+        self._name, self._has_begun = uuid.uuid4().hex, False  # text, as the model may be pickled
 
     def check(self, step: int) -> None:
         """Before this step; ValueError if something is not as it was."""
@@ -64,6 +68,21 @@ class AsPlanned:
                     "does not follow; give what changes to the model and the loss as a tensor of "
                     "the batch, or call parallelize anew"
                 )
+        self._claim()
+
+    def _claim(self) -> None:
+        """That this trainer steps; ValueError if another one has since this one did."""
+        for name, x in self._held.items():
+            if not x.requires_grad:
+                continue
+            if self._has_begun and getattr(x, _TRAINED_BY, "") != self._name:
+                raise ValueError(
+                    f"{name} is trained by another trainer, too, and each trains values of its "
+                    "own: trainers that take turns need parameters apart, as copy.deepcopy of a "
+                    "module makes them; give them each other's values by load_state_dict"
+                )
+            setattr(x, _TRAINED_BY, self._name)
+        self._has_begun = True
 
     def _all_flags(self) -> dict[str, tuple[bool, int, bool]]:
         hooks = "_backward_hooks", "_post_accumulate_grad_hooks"
