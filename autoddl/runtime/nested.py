@@ -18,7 +18,7 @@ class Slot:
     index: int
 
 
-def map_leaves(tree: Any, leaf: type, change: Callable[[Any], Any]) -> Any:
+def map_leaves(tree: Any, leaf: type | tuple[type, ...], change: Callable[[Any], Any]) -> Any:
     """`tree` (nested tuples, lists, dicts, dataclasses) with every instance of `leaf` changed."""
 
     def inside(item: Any) -> Any:
@@ -55,3 +55,10 @@ def take_tensors(tree: Any, kind: type) -> tuple[Any, list[Tensor]]:
 def put_tensors(tree: Any, tensors: Sequence[Any]) -> Any:
     """The inverse of `take_tensors`."""
     return map_leaves(tree, Slot, lambda slot: tensors[slot.index])
+
+
+def numbers(tree: Any) -> list[Any]:
+    """The numbers in a tree of slots, in order; truths are numbers, too."""
+    found: list[Any] = []
+    map_leaves(tree, (Slot, int, float), found.append)
+    return [x for x in found if not isinstance(x, Slot)]

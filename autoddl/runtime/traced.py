@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from ..graph.builder import Factor, Size
 from ..graph.graph import Graph
 from ..graph.hints import recorded
 from ..sbp.layout import TensorSpec
 from .backend import Tensor
 from .calling import Calling
-from .nested import Slot, put_tensors, take_tensors
+from .nested import Slot, map_leaves, put_tensors, take_tensors
 
 Trace = TypeVar("Trace", bound=Callable[..., Any])
 Place = tuple[dict[str, Any], str]  # a module's table of tensors, and the name there
@@ -154,7 +155,8 @@ def places_of(modules: Iterable[Any]) -> dict[int, tuple[Place, ...]]:
 class Evaluation:
     """What a model gives in evaluation, where its graph is that of training and evaluation.
 
-    structure: its result with a `Slot` in the place of each tensor
+    structure: its result with a `Slot` in the place of each tensor, and of the example's batch
+               numbers that follow it
     results:   of each slot, which one of the graph's outputs it is; None: as many as these
     unlike:    why the graph does not say what the model does in evaluation, if it does not
     no_loss:   why there is no loss of what the model gives in evaluation, if there is none
@@ -216,3 +218,14 @@ class Traced:
         """How batches are given: as the example, or else as all tensors that the graph reads."""
         read = (op.attrs["index"] for op in self.graph.ops if op.kind == "input")
         return self.calling or Calling(tuple(map(Slot, range(max(read, default=-1) + 1))))
+
+    def result(self, tensors: Sequence[Tensor | None], rows: int) -> Any:
+        """What the model gives in evaluation, of its tensors for so many rows."""
+        share = rows / self.graph.batch if self.graph.batch else 1.0
+
+        def at(number: Any) -> Any:
+            value = number * share**number.exponent
+            return round(value) if isinstance(number, int) else value
+
+        sized = map_leaves(self.evaluation.structure, (Size, Factor), at)
+        return put_tensors(sized, tensors)

@@ -38,7 +38,6 @@ from .jobs.guard import inside
 from .jobs.roll_call import RollCall, Said
 from .measure.profile import Profile, Recorder, profiled
 from .measure.training import Compared, StepWatch
-from .nested import put_tensors
 from .part import Job, Part
 from .traced import Traced
 from .update.alike import Alike, subjects
@@ -324,7 +323,7 @@ class Trainer:
         rows = rows_of(self.graph, tensors, self.plan.batch)
         whole = self._evaluator.prepared(rows, tensors)
         self.roll_call("eval_step", rows, said=self.alike.in_evaluation(tensors))
-        return put_tensors(self._traced.evaluation.structure, whole())
+        return self._traced.result(whole(), rows)
 
     def evaluate(
         self, batches: Iterable[Any], metrics: Mapping[str, Metric] | None = None

@@ -206,6 +206,30 @@ def test_results_have_a_structure_of_their_own_in_evaluation(kind):
     assert told[0].filename == __file__
 
 
+class Counted(Dropped):
+    """Gives numbers, of which one follows the batch."""
+
+    def forward(self, x):
+        y = self.last(x)
+        return y if self.training else {"y": y, "rows": len(x) * 3, "columns": y.shape[1]}
+
+
+def test_numbers_among_the_results_follow_the_batch():
+    x = torch.randn(4, 6)
+    graph, trainer = trained(Counted(), x, lambda out, y: F.mse_loss(y_of(out), y))
+    assert graph.batch == 4
+    for rows in (x, torch.cat([x, x])):
+        found = trainer.eval_step(rows)
+        assert (found["rows"], found["columns"]) == (3 * len(rows), 6)
+        assert type(found["rows"]) is int
+    found = trainer.evaluate([(x, x), (x[:2], x[:2])], {"rows": lambda out, y: out["rows"]})
+    assert found["rows"] == 10.0
+
+
+def y_of(out):
+    return out["y"] if isinstance(out, dict) else out
+
+
 def in_training(trainer):
     """The names of operators that a step runs."""
     (part,) = trainer._parts.values()

@@ -27,7 +27,7 @@ from ..counting import Counting, rows_of
 from ..execution.executor import Values
 from ..jobs.roll_call import RollCall, Said
 from ..kernel import Filled
-from ..nested import map_leaves, put_tensors
+from ..nested import map_leaves
 from ..part import Job, Part
 from ..traced import Traced, levels_to_caller
 from .evaluate import Evaluator, Fed, Run
@@ -211,7 +211,7 @@ class Scores:
         sums = []
         with self._backend.no_grad():
             for name, metric in metrics.items():
-                value = metric(put_tensors(self._traced.evaluation.structure, results), target)
+                value = metric(self._traced.result(results, rows), target)
                 if isinstance(value, tuple) and len(value) == 2:
                     sums.append([self._mean(name, x) for x in value])
                 else:

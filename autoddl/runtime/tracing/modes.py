@@ -22,6 +22,7 @@ from ...graph.graph import SOURCE_KINDS, Graph
 from ...graph.operator import Op
 from ...graph.operator import Tensor as Planned
 from ..backend import Tensor
+from ..nested import numbers
 from ..traced import Evaluation, OpaqueCall
 from .checks import reason
 from .instead import instead
@@ -104,15 +105,15 @@ def join(
     Equal sources have one name.
     no_loss: why evaluation has none
     scaled:  gives `evaluation` with what of it follows the batch, if that is not known yet; asked
-             for only where evaluation has operators or inputs of its own
+             for only where evaluation has operators or inputs of its own, or gives numbers
     ValueError, with what is in the way, if there is none.
     """
     joined, scales = _aligned(training, evaluation), bool(evaluation.graph.batch or scaled)
-    if joined.has_own and scaled:
+    if scaled and (joined.has_own or numbers(evaluation.structure)):
         evaluation = scaled()
         joined, scales = _aligned(training, evaluation), bool(evaluation.graph.batch)
     both = replace(training, captured={**evaluation.captured, **training.captured})
-    if joined.chosen or joined.own:
+    if joined.chosen or joined.own or training.graph.batch and not scales:
         opaque = {**training.opaque, **joined.opaque}
         both = replace(both, graph=finished(joined.graph, scales), opaque=opaque)
     results = tuple(joined.results)

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ....graph.builder import Factor, Size
+from ...nested import Slot, map_leaves, numbers
 from .job.meta import is_storage_free
 from .job.raw import RANDOM, RawJob, RawOp
 
@@ -23,11 +25,13 @@ class Scaling:
     """Batch dims of tensors and batch exponents of attributes, by the job's names.
 
     `holds` is False if the job is valid for its own batch only; then both are empty.
+    structure: of the model's result, where numbers that follow the batch know how
     """
 
     holds: bool = False
     dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     attrs: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
+    structure: Any = None
 
 
 def compare(once: RawJob, twice: RawJob) -> Scaling:
@@ -55,6 +59,26 @@ def compare(once: RawJob, twice: RawJob) -> Scaling:
             if any(exponents):
                 attrs.setdefault(a.name, {})[key] = exponents
     return Scaling(True, dims, attrs)
+
+
+def sized(once: Any, twice: Any) -> Any:
+    """`once`, a tree of slots and values, with numbers that know how they follow the batch.
+
+    ValueError if one does so in another way than attributes may.
+    """
+    others = iter(numbers(twice))
+
+    def follow(x: Any) -> Any:
+        if isinstance(x, Slot):
+            return x
+        exponents = _exponents(x, next(others, None))
+        if exponents is None:
+            raise ValueError(f"{x} follows the batch in another way")
+        if not any(exponents):
+            return x
+        return Size(x, *exponents) if isinstance(x, int) else Factor(x, *exponents)
+
+    return map_leaves(once, (Slot, int, float), follow)
 
 
 def same_values(once: Mapping[str, Any], twice: Mapping[str, Any]) -> bool:

@@ -25,6 +25,7 @@ from ....graph.hints import is_opaque
 from ....sbp.signature import find_rule, is_random
 from ...calling import Calling
 from ...jobs.guard import rank
+from ...nested import numbers
 from ...traced import (
     Evaluation,
     OpaqueCall,
@@ -35,7 +36,7 @@ from ...traced import (
     with_hints,
 )
 from ...tracing.modes import Mode, evaluated, join
-from .batch import Scaling, compare, same_values
+from .batch import Scaling, compare, same_values, sized
 from .emit import emit
 from .errors import check_local, check_loss, check_model, check_trainable, explain_failure
 from .job.job import LazyJob, build_job
@@ -216,7 +217,8 @@ class _Attempt:
             known,
         )
         opaque = {made.opaque[k]: v for k, v in self.collapsed.calls.items() if k in made.opaque}
-        return Mode(made.graph, self.lazy.structure, opaque, made.captured)
+        structure = scaling.structure if scaling.holds else self.lazy.structure
+        return Mode(made.graph, structure, opaque, made.captured)
 
 
 def _settle(
@@ -263,12 +265,37 @@ def _scaling(source: _Source, attempt: _Attempt) -> Scaling:
         return Scaling()
     if not same_values(attempt.lazy.captured, twice.captured):
         return Scaling()
+    _check_arguments(attempt.lazy, twice)
     found = compare(attempt.raw, raw)
     if not found.holds:
         return found
+    try:
+        structure = sized(attempt.lazy.structure, twice.structure)
+    except ValueError:
+        return Scaling()
     dims = dict(found.dims)
     dims |= {new: dims.get(name, ()) for new, name in attempt.like.items()}
-    return replace(found, dims=dims)
+    return replace(found, dims=dims, structure=structure)
+
+
+def _check_arguments(once: LazyJob, twice: LazyJob) -> None:
+    """ValueError if what runs as it is gets a number that follows the batch."""
+    ours, theirs = (_given(job) for job in (once, twice))
+    for path in ours.keys() & theirs.keys():
+        if ours[path] != theirs[path]:
+            raise ValueError(
+                f"{path or 'the model'} gets a number that follows the batch, and a part of the "
+                "batch would get the same; compute it inside"
+            )
+
+
+def _given(job: LazyJob) -> dict[str, list[list[Any]]]:
+    """Path of a module that runs as it is -> the numbers that each call of it gets."""
+    found: dict[str, list[list[Any]]] = {}
+    for call in job.calls:
+        if call.is_boundary and call.operator is None:
+            found.setdefault(call.path, []).append(numbers(call.arguments))
+    return found
 
 
 def _in_training_and_evaluation(

@@ -25,6 +25,7 @@ from ....graph.graph import Graph
 from ....graph.hints import is_batchwise
 from ....sbp.layout import TensorSpec
 from ...calling import Calling
+from ...nested import map_leaves
 from ...traced import Evaluation, OpaqueCall, Traced, first_names, state_keys, with_hints
 from ...tracing import checks
 from ...tracing.modes import Mode, in_both_modes
@@ -108,8 +109,7 @@ def _in_both_modes(
     def trace(has_loss: bool) -> Mode:
         if not has_loss and whole.loss is not None:
             whole.loss, whole.calling = None, whole.calling.without_target
-        _, own = _tried(whole, tensors)
-        return _read(whole, tensors, own, training.graph.name, like)[0]
+        return _read(whole, tensors, _tried(whole, tensors)[1], training.graph.name, like)[0]
 
     return in_both_modes(training, trace, whole.loss is not None)
 
@@ -171,7 +171,8 @@ def _read(
         reader = _Reader(whole, program, Emitter(batch, False, like=like))
         outputs = reader.run()
     loss = outputs.pop() if whole.loss is not None else None
-    emitter, structure = reader.emitter, whole.noted.structure
+    emitter, numbers = reader.emitter, (torch.SymInt, torch.SymFloat)
+    structure = map_leaves(whole.noted.structure, numbers, emitter.number)
     graph = emitter.graph(name, outputs, loss)
     return Mode(graph, structure, reader.opaque, emitter.captured), emitter
 

@@ -212,6 +212,40 @@ def test_what_one_mode_has_in_another_shape_or_runs_as_it_is(make):
     assert trainer.evaluate([toys.example(8)])["loss"] == pytest.approx(score, rel=1e-5)
 
 
+class Counted(nn.Linear):
+    """Gives numbers, of which one follows the batch."""
+
+    def __init__(self):
+        super().__init__(8, 5)
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y if self.training else {"y": y, "rows": len(x) * 3, "columns": y.shape[1]}
+
+
+def test_numbers_among_the_results_follow_the_batch():
+    trainer = trainer_of(Counted(), loss_of_rows, toys.example(8))
+    trainer.step(*toys.example(8))
+    for rows in (8, 16):
+        found = trainer.eval_step(toys.rows(rows))
+        assert (found["rows"], found["columns"]) == (3 * rows, 5)
+    metrics = {"rows": lambda out, target: out["rows"]}
+    assert trainer.evaluate([toys.example(8), toys.example(4)], metrics)["rows"] == 20.0
+
+
+def loss_of_rows(out, y):
+    return F.cross_entropy(out["y"] if isinstance(out, dict) else out, y)
+
+
+def test_what_runs_as_it_is_gets_no_number_that_follows_the_batch():
+    class Sized(Numbered):
+        def forward(self, x):
+            return self.running(x, float(x.shape[0]))[:, :5]
+
+    with pytest.raises(ValueError, match="running gets a number that follows the batch"):
+        trace_with_state(Sized(), *toys.example(8), loss=F.cross_entropy)
+
+
 class Moved(Unknown):
     """Whose statistics training moves."""
 
