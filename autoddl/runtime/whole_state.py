@@ -43,6 +43,8 @@ class WholeState:
     def __init__(self, traced: Traced, job: Job, parts: Mapping[int, Part], update: Update) -> None:
         self._keys = traced.keys
         self._holders = holders(job.plan, traced.keys.values())
+        ops = (op for stage in job.plan.stages for op in stage.graph.ops)
+        self._read = {op.attrs["name"] for op in ops if op.kind in ("param", "buffer")}
         self._job = job
         self._parts = parts
         self._update = update
@@ -88,7 +90,8 @@ class WholeState:
         for name in self._holders:
             value = values[name] if self._backend.rank == 0 else self._empty(name)
             value = self._backend.broadcast(value, 0)
-            for part in self._parts.values():
-                part.state.set(name, value)
+            for part in self._parts.values():  # what others have is not the user's model's to take
+                if name in part.state.stored or name not in self._read:
+                    part.state.set(name, value)
         if self._update.average is not None:
             self._update.average.restart()

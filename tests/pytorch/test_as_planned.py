@@ -2,6 +2,7 @@
 
 import copy
 import functools
+from pathlib import Path
 
 import pytest
 import torch
@@ -224,3 +225,12 @@ def test_a_generator_and_its_critic():
             optimizer.step()
             expected.append(float(loss))
         assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_values_given_to_stages_leave_the_model_as_it_is(launch):
+    """They went into the user's model where another rank has them, which the step then refused."""
+    model = Model()
+    for x in model.state_dict().values():
+        x.fill_(0.1)
+    value = float(F.mse_loss(model(X), Y).detach())
+    assert f"2 stages, loss {value:.6f}" in launch(Path(__file__).parent / "given.py", 2)
