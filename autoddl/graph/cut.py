@@ -119,6 +119,10 @@ class CutGraph:
     def _ops(self) -> dict[str, Op]:
         return {op.name: op for op in self.graph.ops}
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self._ops)}
+
     def _sources_of(self, names: Sequence[str]) -> list[Op]:
         """Sources and constants that the operators need, in graph order."""
         needed: set[str] = set()
@@ -129,7 +133,7 @@ class CutGraph:
                 if producer.name not in self.layer_of and producer.name not in needed:
                     needed.add(producer.name)
                     work.append(producer)
-        return [op for op in self.graph.ops if op.name in needed]
+        return [self._ops[name] for name in sorted(needed, key=self._places.__getitem__)]
 
     def stage(self, first: int, last: int) -> Graph:
         """The graph of layers [first, last); the whole graph if these are all layers."""
