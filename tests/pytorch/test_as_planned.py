@@ -227,6 +227,7 @@ def test_a_generator_and_its_critic():
         assert found == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.full
 def test_values_given_to_stages_leave_the_model_as_it_is(launch):
     """They went into the user's model where another rank has them, which the step then refused."""
     model = Model()

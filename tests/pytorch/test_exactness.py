@@ -54,6 +54,7 @@ def test_modules_that_run_as_they_are(compare):
     compare("normalised", "momentum", 4, 1, ("mostly_data", "random:1"))
 
 
+@FULL
 def test_collectives_of_unequal_pieces_run_again_after_ten_steps(compare):
     """As `runtime.measure.training` times them: their order and sizes are those of the step."""
     found = compare("mlp", "momentum", 11, 1, ("random:2@3-1", "products:kn"))

@@ -60,7 +60,7 @@ def run(*words):
 @pytest.mark.parametrize(
     ("fields", "rows"),
     [
-        (BERT, 12),
+        pytest.param(BERT, 12, marks=pytest.mark.full),
         *(
             pytest.param(fields, 4, marks=pytest.mark.full)
             for fields in (MIXTRAL, LLAMA, MISTRAL, T5)

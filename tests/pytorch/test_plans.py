@@ -44,7 +44,7 @@ STAGES = (
     [
         ("train", MESHES, "equal: "),
         pytest.param("train", MORE_MESHES, "equal: ", marks=pytest.mark.full),
-        ("pipeline", STAGES, "stages="),
+        pytest.param("pipeline", STAGES, "stages=", marks=pytest.mark.full),
     ],
 )
 def test_as_on_one_device(launch, worker, cases, told):
