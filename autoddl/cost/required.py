@@ -15,16 +15,16 @@ which is most at the first or the last i, and these are moments of their neighbo
 between hold n f bytes more than in the short step, and those afterwards n (f + b). What is there
 all the time, and what other micro-batches in flight hold, grows by as much for each block.
 
-That the two blocks in the middle of the short step repeat is seen on its tape: each action changes
+That the two blocks in the middle of the short step repeat is seen on its tape: an action changes
 what is held by as many bytes, and hands on the same strides. Otherwise the whole step is written
-down, as it is where buckets have gradients of several blocks. Without this a search for GPT-3 175B
-in the memory of 128x8 devices takes twice as long.
+down, as it is where buckets span more than two blocks. Without this a search for GPT-3 175B in the
+memory of 128x8 devices takes twice as long.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Hashable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -172,6 +172,7 @@ def _shortened(plan: PlannedStep) -> tuple[PlannedStep, list[_Run]]:
     runs: list[_Run] = []
     gone: set[str] = set()
     renamed: dict[str, str] = {}
+    stands_for: dict[str, str] = {}  # operator that is left out -> the one that is in its place
     graph = plan.graph
     outputs = {op.name: op.outputs for op in graph.ops}
     for blocks in _planned_alike(plan):
@@ -182,6 +183,7 @@ def _shortened(plan: PlannedStep) -> tuple[PlannedStep, list[_Run]]:
         gone.update(name for block in middle for name in (*block.ops, *block.own))
         for kept, left_out in zip(before[-1].ops, middle[-1].ops, strict=True):
             renamed.update(zip(outputs[left_out], outputs[kept], strict=True))
+            stands_for[left_out] = kept
         runs.append(_Run((*before, *after), len(middle)))
     if not runs:
         return plan, []
@@ -194,53 +196,96 @@ def _shortened(plan: PlannedStep) -> tuple[PlannedStep, list[_Run]]:
     short: Graph = replace(graph, ops=tuple(ops), tensors=tensors)
     short.__dict__["gradients"] = graph.gradients  # slow to find out, and the same
     edges = {key: edge for key, edge in plan.edges.items() if key[0] not in gone}
-    buckets, waits = _without(plan, gone)
+    buckets, waits = _without(plan, gone, stands_for)
     return replace(plan, graph=short, edges=edges, buckets=buckets, waits=waits), runs
 
 
-def _without(plan: PlannedStep, gone: Container[str]) -> tuple[Buckets, Waits]:
-    """The buckets without the gradients of these operators, and how long they wait."""
+def _without(
+    plan: PlannedStep, gone: Container[str], stands_for: Mapping[str, str]
+) -> tuple[Buckets, Waits]:
+    """The buckets without the gradients of these operators, and how long they wait.
+
+    Of buckets with gradients of two blocks, the one that leads into what is left out takes those
+    that stand for these, and the one that leads out of it goes.
+    """
     every = exchanges(plan.graph, plan.ops, plan.edges) if plan.buckets else ()
+    number_of = {exchange.key: number for number, exchange in enumerate(every)}
     left = (number for number, exchange in enumerate(every) if exchange.op not in gone)
     now = {number: position for position, number in enumerate(left)}
-    buckets = [tuple(now[n] for n in bucket if n in now) for bucket in plan.buckets]
-    waits = [wait for wait, bucket in zip(plan.waits, buckets, strict=False) if bucket]
-    return tuple(filter(None, buckets)), tuple(waits)
+
+    def of(bucket: Sequence[int]) -> tuple[int, ...]:
+        kept = tuple(n for n in bucket if n in now)
+        if len(kept) == len(bucket) or not kept:
+            return kept
+        if min(kept) < max(n for n in bucket if n not in now):
+            return ()
+        keys = ((stands_for.get(every[n].op, every[n].op), every[n].index) for n in bucket)
+        return tuple(number_of[key] for key in keys)
+
+    kept = [of(bucket) for bucket in plan.buckets]
+    waits = tuple(wait for wait, bucket in zip(plan.waits, kept, strict=False) if bucket)
+    return tuple(tuple(now[n] for n in bucket) for bucket in kept if bucket), waits
 
 
 def _planned_alike(plan: PlannedStep) -> Iterator[list[AlikeBlock]]:
     """Runs of blocks, or of pairs of them, that read alike and are placed alike.
 
-    All or none of a block is run again; what travels in a bucket with its gradients is its own.
+    All or none of a block is run again; what travels in a bucket with its gradients is its own, or
+    that of a block beside it.
     """
-    inputs = {op.name: len(op.inputs) for op in plan.graph.ops}
-    again, beside, waits = plan.again, _beside(plan), _waits(plan)
-
-    def key(block: AlikeBlock) -> Hashable:
-        names = *block.own, *block.ops
-        uses = [(name, n) for name in names for n in range(inputs[name])]
-        edges = map(plan.edges.get, uses)
-        steps = (None if e is None else (e.forward, e.backward, e.zero_stage) for e in edges)
-        at = {use: position for position, use in enumerate(uses)} if beside else {}
-        together = [[at.get(other, -1) for other in beside[use]] for use in uses if use in beside]
-        late = [waits[use] for use in uses if use in waits]
-        number_of = {again.block_of.get(name) for name in block.ops}
-        runs_again = sum(len(again.blocks[n]) for n in number_of if n is not None)
-        apart = runs_again not in (0, len(block.ops)) or any(-1 in places for places in together)
-        return (
-            block.ops if apart else runs_again,
-            tuple(plan.ops[name] for name in names),
-            tuple(steps),
-            tuple(map(tuple, together)),
-            tuple(late),
-        )
-
     for run in alike_blocks(plan.graph):
         for count in (1, 2):  # of schemes whose blocks cost the same in two ways, plans alternate
-            found = [list(same) for _, same in groupby(_joined(run, count), key)]
+            keys = _Keys(plan, list(_joined(run, count)))
+            numbers = (list(same) for _, same in groupby(range(len(keys.blocks)), keys.of))
+            found = [[keys.blocks[n] for n in same] for same in numbers]
             if any(len(blocks) > KEPT for blocks in found):
                 yield from found
                 break
+
+
+class _Keys:
+    """What the blocks of a run have in common that are planned alike."""
+
+    def __init__(self, plan: PlannedStep, blocks: Sequence[AlikeBlock]):
+        self.plan, self.blocks = plan, blocks
+        self._beside, self._waits = _beside(plan), _waits(plan)
+        inputs = {op.name: len(op.inputs) for op in plan.graph.ops}
+        names = ((*block.own, *block.ops) for block in blocks)
+        self._uses = [[(name, n) for name in own for n in range(inputs[name])] for own in names]
+        self._at = {
+            use: (number, place)  # the block and the place in it
+            for number, uses in enumerate(self._uses if self._beside else ())
+            for place, use in enumerate(uses)
+        }
+
+    def of(self, number: int) -> Hashable:
+        plan, again, block, uses = (
+            self.plan,
+            self.plan.again,
+            self.blocks[number],
+            self._uses[number],
+        )
+        edges = map(plan.edges.get, uses)
+        steps = (None if e is None else (e.forward, e.backward, e.zero_stage) for e in edges)
+        together = [self._places(number, self._beside[use]) for use in uses if use in self._beside]
+        late = [self._waits[use] for use in uses if use in self._waits]
+        number_of = {again.block_of.get(name) for name in block.ops}
+        runs_again = sum(len(again.blocks[n]) for n in number_of if n is not None)
+        apart = runs_again not in (0, len(block.ops)) or None in together
+        return (
+            block.ops if apart else runs_again,
+            tuple(plan.ops[name] for name in (*block.own, *block.ops)),
+            tuple(steps),
+            tuple(together),
+            tuple(late),
+        )
+
+    def _places(self, number: int, uses: Sequence[Key]) -> tuple[tuple[int, int], ...] | None:
+        """Of what is in one bucket, how many blocks later it is, and where; None if it is far."""
+        found = [self._at.get(use) for use in uses]
+        places = tuple((at[0] - number, at[1]) for at in found if at is not None)
+        is_near = len(places) == len(found) and all(abs(later) <= 1 for later, _ in places)
+        return places if is_near else None
 
 
 def _joined(run: Sequence[AlikeBlock], count: int) -> Iterator[AlikeBlock]:
@@ -256,7 +301,7 @@ def _beside(plan: PlannedStep) -> dict[Key, list[Key]]:
     every = exchanges(plan.graph, plan.ops, plan.edges) if plan.buckets else ()
     found: dict[Key, list[Key]] = {}
     for bucket in plan.buckets:
-        if not every[bucket[0]].is_often:  # else each is there by itself
+        if plan.waits or not every[bucket[0]].is_often:  # else each is there by itself
             keys = [every[n].key for n in bucket]
             found.update((key, keys) for key in keys)
     return found

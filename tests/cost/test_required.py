@@ -143,19 +143,24 @@ def drawn(
     alone=st.sets(st.integers(0, 13), max_size=2).map(sorted),
     takes_turns=st.booleans(),
     late=st.sampled_from([0, 0, 1, 7, 40]),
+    crossing=st.sampled_from([0, 0, 1, 2, 3, 5]),
     back_end=st.sampled_from(sorted(RULES)),
 )
 def test_it_is_that_of_the_whole_step(
     name, blocks, shape: tuple[int, int], parts, kinds, again, seed, optimizer, in_flight, most,
-    alone, takes_turns, late, back_end,
+    alone, takes_turns, late, crossing, back_end,
 ):  # fmt: skip
-    """most: gradients of a block in a bucket; 0 for no buckets; late: so long some of these wait"""
+    """most: gradients of a block in a bucket; 0 for no buckets; late: so long some of these wait
+
+    crossing: gradients in a bucket wherever they are from, instead
+    """
     graph = GRAPHS[name](blocks)
     if not graph.batch:
         parts = 1
     step = drawn(graph, *shape, parts, kinds, again, seed, optimizer, in_flight)
     rules = RULES[back_end]
-    step = replace(step, buckets=in_blocks(step, most, alone)) if most else step
+    if most:
+        step = replace(step, buckets=in_order(step, crossing) or in_blocks(step, most, alone))
     if takes_turns and 1 < in_flight <= parts:
         step = replace(step, turns=turns(step, in_flight, seed))
     elif late:
@@ -201,6 +206,20 @@ def in_blocks(step: PlannedStep, most: int, alone: Sequence[int] = ()) -> Bucket
         block = number_of.get(exchange.op, -1)
         own = found.setdefault((block, exchange.company), [[]])
         if len(own[-1]) == (1 if block in alone else most):
+            own.append([])
+        own[-1].append(number)
+    return tuple(tuple(bucket) for buckets in found.values() for bucket in buckets)
+
+
+def in_order(step: PlannedStep, most: int) -> Buckets:
+    """So many gradients in a bucket as they come, of those that may travel together; () for 0."""
+    if not most:
+        return ()
+    every = exchanges(step.graph, step.ops, step.edges)
+    found: dict[object, list[list[int]]] = {}
+    for number in reversed(range(len(every))):
+        own = found.setdefault(every[number].company, [[]])
+        if len(own[-1]) == most:
             own.append([])
         own[-1].append(number)
     return tuple(tuple(bucket) for buckets in found.values() for bucket in buckets)
@@ -301,6 +320,21 @@ def test_blocks_whose_gradients_leave_beside_others_are_alike_if_all_do(late, is
     step = replace(step, buckets=in_blocks(step, 1))
     step = waiting(step, (late,) if late is not None else range(len(step.buckets)))
     assert (lengths(step, built)[0] < len(step.graph.ops)) == is_short
+
+
+@pytest.mark.parametrize("late", [None, 0, 9])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("most, is_short", [(2, True), (3, False)])
+def test_gradients_that_travel_with_those_of_the_block_beside_are_told_by_few_blocks(
+    most, is_short, parts, late, built
+):
+    """A bucket has those of one place in two blocks, or in three."""
+    step = drawn(GRAPHS["residual"](24), 1, 2, parts, [0], (), 16)
+    assert not any(exchange.is_often for exchange in exchanges(step.graph, step.ops, step.edges))
+    step = replace(step, buckets=in_order(step, most))
+    step = step if late is None else waiting(step, (late,))
+    assert (lengths(step, built)[0] < len(step.graph.ops)) == is_short
+    assert max(map(len, step.buckets)) == most
 
 
 def test_blocks_whose_gradients_travel_with_those_of_others_are_all_there(built):
