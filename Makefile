@@ -19,7 +19,7 @@ test: setup setup-torch
 test-all: setup setup-torch
 	$(PYTHON) -m pytest
 	$(PYTHON_TORCH) -m pytest tests/pytorch tests/exactness/test_losses.py \
-		tests/runtime/test_train.py tests/runtime/test_pipeline.py
+		tests/runtime/test_as_planned.py tests/runtime/test_train.py tests/runtime/test_pipeline.py
 
 check: setup
 	.venv/bin/ruff check .

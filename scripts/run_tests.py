@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST, LAST = "tests/runtime", "tests/search"  # the longest to run; little, with the files beside
-TORCH = "tests/pytorch"
+TORCH = "tests/pytorch", "tests/runtime/test_as_planned.py"  # that runs on both frameworks
 SLOWEST = "--durations=25"
 NOTHING_CHOSEN = 5  # pytest's exit status
 
@@ -39,12 +39,12 @@ def main(words: list[str]) -> int:
     alone = [str(p.relative_to(ROOT)) for p in every if "mark.alone" in p.read_text()]
     files = sorted((ROOT / "tests").glob("test_*.py"))
     last = [LAST, *(str(path.relative_to(ROOT)) for path in files)]
-    rest = ["tests", *(f"--ignore={path}" for path in (FIRST, *last, TORCH))]
+    rest = ["tests", *(f"--ignore={path}" for path in (FIRST, *last, TORCH[0]))]
     torch = str(ROOT / ".venv-torch" / "bin" / "python")
     parts = [
         command(sys.executable, "not alone", FIRST),
         [*command(sys.executable, "not alone", *rest), "-o", "cache_dir=.pytest_cache/second"],
-        [*command(torch, "not alone", TORCH), "-o", "cache_dir=.pytest_cache/torch"],
+        [*command(torch, "not alone", *TORCH), "-o", "cache_dir=.pytest_cache/torch"],
         [*command(sys.executable, "not alone", *last), "-o", "cache_dir=.pytest_cache/last"],
     ]
     with tempfile.TemporaryDirectory() as folder:

@@ -199,7 +199,8 @@ class Traced:
     evaluation: of the graph's outputs those that the model gives in evaluation
     examples:  the specs of all tensors of the example, in the order of `calling`
     calling:   how the model is called with a batch; None if only its tensors are known
-    model:     the user's, where the trainer gives a copy of it; loss: that with which it trains
+    constants: tensors beside parameters and buffers whose values the graph has as numbers
+    model:     the user's, if it is known; loss: that with which it trains
     """
 
     graph: Graph
@@ -210,6 +211,7 @@ class Traced:
     evaluation: Evaluation = Evaluation()
     examples: tuple[TensorSpec, ...] = ()
     calling: Calling | None = None
+    constants: tuple[Tensor, ...] = ()
     model: Any = None
     loss: Any = None
 

@@ -40,6 +40,7 @@ from .measure.profile import Profile, Recorder, profiled
 from .measure.training import Compared, StepWatch
 from .part import Job, Part
 from .traced import Traced
+from .tracing.as_planned import AsPlanned
 from .update.alike import Alike, subjects
 from .update.loss_scale import LossScaler
 from .update.update import Hook, Update
@@ -108,6 +109,7 @@ class Trainer:
         self.alike = Alike(job, self._update, world.size, looks=not (emulate or signal))
         self._whole = WholeState(traced, job, self._parts, self._update)
         self._checkpoints = Checkpoints(plan, Shards(traced, job, self._parts, self._update), world)
+        self._planned = AsPlanned(traced, backend)
 
     def _load(self) -> None:
         """Place rank 0's values of all parameters and buffers that the model's operators read."""
@@ -234,6 +236,7 @@ class Trainer:
         the number of tensors, a dtype or a shape is not the example's.
         """
         self._checkpoints.check()
+        self._planned.check(self.steps)
         tensors = self._traced.batches.flat("step", batch)
         filled = self._given.filled(tensors)
         for part in self._parts.values():

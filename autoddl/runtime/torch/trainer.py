@@ -18,8 +18,6 @@ from ...plans.figures import figures
 from ...sbp.layout import is_chunk
 from ..jobs.guard import inside
 from ..state import Stored
-from ..traced import Traced
-from ..tracing.as_planned import AsPlanned
 from ..tracing.instead import instead
 from ..trainer import Trainer
 from ..update.update import Hook
@@ -29,15 +27,8 @@ from ..whole_state import holders
 class TorchTrainer(Trainer):
     """See `Trainer`."""
 
-    def __init__(self, traced: Traced, *given: Any, **options: Any) -> None:
-        super().__init__(traced, *given, **options)
-        self._planned = AsPlanned(traced)
-
     def step(self, *batch: Any) -> torch.Tensor:
         _check_modes("step")
-        if not torch.is_grad_enabled():
-            raise ValueError("trainer.step computes gradients: call it outside of torch.no_grad")
-        self._planned.check(self.steps)
         return super().step(*batch)
 
     def after_backward(self, hook: Hook) -> Hook:

@@ -15,31 +15,44 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+from ...graph.hints import is_opaque
+from ..backend import Backend
 from ..traced import Traced
-from .checks import hooked, opaque_modules
+from .checks import hooked
 
 _STEPS_BETWEEN = 50  # looks at values and numbers, beside those before the first two steps
 _SEEN = 256  # elements of each tensor, at most
-_TRAINED_BY = "_autoddl_trained_by"  # attribute of a parameter: whose step was the last
+TRAINED_BY = "_autoddl_trained_by"  # attribute that says whose step was the last
+_HOOKS = "_backward_hooks", "_post_accumulate_grad_hooks"
 _PLAIN = bool, int, float, str
+_TENSOR = "a tensor"  # one of those that the plan has
 Found = dict[str, Any]
 
 
 class AsPlanned:
-    """The user's model and loss as they were when this was made."""
+    """The user's model and loss as they were when this was made; nothing without a model."""
 
-    def __init__(self, traced: Traced) -> None:
+    def __init__(self, traced: Traced, backend: Backend) -> None:
+        self._backend = backend
         read = {op.attrs["name"] for op in traced.graph.ops if op.kind in ("param", "buffer")}
-        held = {**traced.params, **traced.buffers}
+        held = {**traced.params, **traced.buffers} if traced.model is not None else {}
         self._held = {name: x for name, x in held.items() if name in read}
+        self._held |= {f"#constant {n}": x for n, x in enumerate(traced.constants)}
+        self._ids = set(map(id, self._held.values()))
         self._model, self._loss = traced.model, traced.loss
-        self._opaque = () if self._model is None else tuple(opaque_modules(self._model))
+        self._as_it_is = {id(call.function) for call in traced.opaque.values()}
+        self._modules, self._marks = dict(self._planned()), self._all_marks()
         self._flags, self._values = self._all_flags(), self._all_values()
         self._numbers = self._all_numbers()
         self._name, self._has_begun = uuid.uuid4().hex, False  # text, as the model may be pickled
 
     def check(self, step: int) -> None:
         """Before this step; ValueError if something is not as it was."""
+        trained = next((x for x in self._held.values() if x.requires_grad), None)
+        if trained is not None and not (trained.reshape(-1)[:1] * 1).requires_grad:
+            raise ValueError(
+                "trainer.step computes gradients: call it outside of no_grad and inference_mode"
+            )
         flags = self._all_flags()
         looks = step < 2 or step % _STEPS_BETWEEN == 0
         values, numbers = (
@@ -54,14 +67,11 @@ class AsPlanned:
                     "training does not follow: call parallelize anew, or leave a parameter out of "
                     "a step by grad = None in trainer.after_backward"
                 )
-            if version != self._flags[name][1] or not _alike(values[name], self._values[name]):
-                raise ValueError(
-                    f"{name} was changed in the model itself, which stays as it is while a trainer "
-                    "trains values of its own; give it to trainer.load_state_dict, or change "
-                    "trainer.parameters()"
-                )
-        for what in (*numbers, *self._numbers):
-            old, new = self._numbers.get(what), numbers.get(what)
+            if version != self._flags[name][1] or values[name] != self._values[name]:
+                raise _changed(name)
+        for what in (*numbers, *self._numbers) if looks else ():
+            old = self._numbers.get(what)
+            new = numbers.get(what, "another one" if old == _TENSOR else None)
             if repr(old) != repr(new):  # what is no number is none still
                 raise ValueError(
                     f"{what} was {old} when the model was planned and is {new} now, which training "
@@ -72,69 +82,118 @@ class AsPlanned:
 
     def _claim(self) -> None:
         """That this trainer steps; ValueError if another one has since this one did."""
-        for name, x in self._held.items():
-            if not x.requires_grad:
-                continue
-            if self._has_begun and getattr(x, _TRAINED_BY, "") != self._name:
+        for name, marks in self._marks.items():
+            if self._has_begun and any(own.get(key) != self._name for own, key in marks):
                 raise ValueError(
                     f"{name} is trained by another trainer, too, and each trains values of its "
                     "own: trainers that take turns need parameters apart, as copy.deepcopy of a "
                     "module makes them; give them each other's values by load_state_dict"
                 )
-            setattr(x, _TRAINED_BY, self._name)
+            for own, key in marks:
+                own[key] = self._name
         self._has_begun = True
 
-    def _all_flags(self) -> dict[str, tuple[bool, int, bool]]:
-        hooks = "_backward_hooks", "_post_accumulate_grad_hooks"
-        return {
-            name: (x.requires_grad, x._version, any(getattr(x, hook) for hook in hooks))
-            for name, x in self._held.items()
-        }
+    def _all_marks(self) -> dict[str, list[tuple[Found, str]]]:
+        """Parameters, and where it stands who trains them: at the tensor, or else, as those of
 
-    def _all_values(self) -> dict[str, list[Any]]:
-        """Elements of each tensor, as numbers: kept tensors would count as a step's memory."""
-        flat = ((name, x.detach().reshape(-1)) for name, x in self._held.items())
-        return {name: x[:: 1 + len(x) // _SEEN].tolist() for name, x in flat}
+        OneFlow take no attributes, at the modules that have it.
+        """
+        trained = {id(x): name for name, x in self._held.items() if x.requires_grad}
+        found: dict[str, list[tuple[Found, str]]] = {name: [] for name in trained.values()}
+        for module in () if self._model is None else self._model.modules():
+            for key, x in module._parameters.items():
+                if id(x) in trained:
+                    takes = hasattr(x, "__dict__")
+                    own = vars(x) if takes else vars(module).setdefault(TRAINED_BY, {})
+                    found[trained[id(x)]].append((own, TRAINED_BY if takes else key))
+        return found
+
+    def _all_flags(self) -> dict[str, tuple[bool, int, bool]]:
+        """Whether each tensor trains, how often it was changed, and whether it has hooks; the last
+
+        two are out of sight on OneFlow.
+        """
+        kind = self._backend.facts.tensor
+        hooks = [hook for hook in _HOOKS if hasattr(kind, hook)]
+        counts = hasattr(kind, "_version")
+        return {
+            name: (
+                x.requires_grad, x._version if counts else 0, any(getattr(x, h) for h in hooks),
+            )
+            for name, x in self._held.items()
+        }  # fmt: skip
+
+    def _all_values(self) -> dict[str, bytes]:
+        """Elements of each tensor: kept tensors would count as a step's memory."""
+        alike: dict[Any, list[tuple[str, Any]]] = {}  # of a dtype and device: each read waits
+        for name, x in self._held.items():
+            flat = x.detach().reshape(-1)
+            some = flat[:: 1 + len(flat) // _SEEN]
+            alike.setdefault((x.dtype, x.device), []).append((name, some))
+        found = dict[str, bytes]()
+        for named in alike.values():
+            values, start = self._backend.to_numpy(self._backend.cat([x for _, x in named], 0)), 0
+            for name, x in named:
+                found[name] = values[start : start + len(x)].tobytes()
+                start += len(x)
+        return found
 
     def _all_numbers(self) -> Found:
         found: Found = {}
-        for path, module in () if self._model is None else self._model.named_modules():
-            if not any(f"{path}.".startswith(f"{outer}.") for outer in self._opaque):
-                found[f"module {path}".rstrip()] = type(module).__name__
-                found |= _plain(vars(module), f"{path}.".lstrip("."))
-        found |= dict(_numbers_of(self._loss))
+        for path, module in self._planned():
+            kind, own = type(module).__name__, self._modules.get(path, module)
+            other = own is not module and type(own) is type(module)
+            found[f"module {path}".rstrip()] = f"another {kind}" if other else kind
+            tables = {**vars(module), **module._parameters, **module._buffers}
+            found |= self._plain(tables, f"{path}.".lstrip("."))
+        found |= dict(self._numbers_of(self._loss))
         return found
 
+    def _planned(self) -> Iterator[tuple[str, Any]]:
+        """The modules that do not run as they are, in which a step does what they say now."""
+        left: list[tuple[str, Any]] = [] if self._model is None else [("", self._model)]
+        seen = set[int]()
+        while left:
+            path, module = left.pop()
+            if id(module) not in seen | self._as_it_is and not is_opaque(module):
+                seen.add(id(module))
+                yield path, module
+                parts = ((name, m) for name, m in module._modules.items() if m is not None)
+                left += ((f"{path}.{name}".lstrip("."), m) for name, m in parts)
 
-def _plain(names: Found, prefix: str) -> Found:
-    """Plain values of names that are nobody's own; that a module trains is the trainer's matter."""
-    return {
-        f"{prefix}{name}": value
-        for name, value in names.items()
-        if isinstance(value, _PLAIN) and not name.startswith("_") and name != "training"
-    }
+    def _plain(self, names: Found, prefix: str) -> Found:
+        """Plain values of names that are nobody's own, and tensors of the plan.
 
+        That a module trains is the trainer's matter.
+        """
+        return {
+            f"{prefix}{name}": value if isinstance(value, _PLAIN) else _TENSOR
+            for name, value in names.items()
+            if (isinstance(value, _PLAIN) or id(value) in self._ids)
+            and not name.startswith("_")
+            and name != "training"
+        }
 
-def _numbers_of(loss: Any) -> Iterator[tuple[str, Any]]:
-    """Those that a function reads from around it, a partial is given, or an object has."""
-    if isinstance(loss, functools.partial):
-        yield from _plain(loss.keywords, "the loss's ").items()
-        yield from _numbers_of(loss.func)
-        return
-    code = getattr(loss, "__code__", None)
-    if code is None:
-        for part in loss.modules() if hasattr(loss, "modules") else [loss]:
-            yield from _plain(getattr(part, "__dict__", {}), "the loss's ").items()
-        return
-    own = getattr(loss, "__func__", loss)
-    cells = zip(code.co_freevars, own.__closure__ or (), strict=True)
-    around: Found = {name: cell.cell_contents for name, cell in cells if _is_set(cell)}
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in own.__globals__:
-            around[step.argval] = own.__globals__[step.argval]
-    yield from _plain(around, "the loss's ").items()
-    if hasattr(loss, "__self__"):
-        yield from _plain(vars(loss.__self__), "the loss's self.").items()
+    def _numbers_of(self, loss: Any) -> Iterator[tuple[str, Any]]:
+        """Those that a function reads from around it, a partial is given, or an object has."""
+        if isinstance(loss, functools.partial):
+            yield from self._plain(loss.keywords, "the loss's ").items()
+            yield from self._numbers_of(loss.func)
+            return
+        code = getattr(loss, "__code__", None)
+        if code is None:
+            for part in loss.modules() if hasattr(loss, "modules") else [loss]:
+                yield from self._plain(getattr(part, "__dict__", {}), "the loss's ").items()
+            return
+        own = getattr(loss, "__func__", loss)
+        cells = zip(code.co_freevars, own.__closure__ or (), strict=True)
+        around: Found = {name: cell.cell_contents for name, cell in cells if _is_set(cell)}
+        for step in dis.get_instructions(code):
+            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in own.__globals__:
+                around[step.argval] = own.__globals__[step.argval]
+        yield from self._plain(around, "the loss's ").items()
+        if hasattr(loss, "__self__"):
+            yield from self._plain(vars(loss.__self__), "the loss's self.").items()
 
 
 def _is_set(cell: Any) -> bool:
@@ -144,5 +203,15 @@ def _is_set(cell: Any) -> bool:
         return False
 
 
-def _alike(now: list[Any], then: list[Any]) -> bool:
-    return now == then or repr(now) == repr(then)  # what is no number is none still
+def _changed(name: str) -> ValueError:
+    if name.startswith("#"):
+        return ValueError(
+            "a tensor that the model or the loss reads, and that is neither parameter nor buffer, "
+            "was changed after the model was planned, which training does not follow; give it as a "
+            "tensor of the batch, or call parallelize anew"
+        )
+    return ValueError(
+        f"{name} was changed in the model itself, which stays as it is while a trainer trains "
+        "values of its own; give it to trainer.load_state_dict, or change trainer.parameters(); "
+        "to look at values that are trained, load them into a copy.deepcopy of the model"
+    )

@@ -101,6 +101,8 @@ def trace_with_state(
         evaluation,
         tuple(attempt.raw.specs[name] for name in attempt.lazy.inputs),
         calling,
+        model=model,
+        loss=loss,
     )
 
 

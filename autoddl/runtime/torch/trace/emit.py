@@ -22,11 +22,13 @@ from .constants import Known, dtype_name, filled, uniform
 class Emitter(GraphBuilder):
     """captured: the tensors that are buffers "#k", beside those of `like`.
 
+    read:  tensors of the user's that are neither parameters nor buffers
     like:  of the same model in training, while it is in evaluation
     drops: whether attention has dropped weights
     """
 
     captured: dict[str, torch.Tensor] = field(default_factory=dict)
+    read: list[torch.Tensor] = field(default_factory=list)
     like: Emitter | None = None
     drops: bool = False
     _numbers: dict[Any, Any] = field(default_factory=dict)

@@ -92,6 +92,7 @@ def trace_with_state(
         evaluation,
         examples=tuple(TensorSpec(tuple(t.shape), dtype_name(t.dtype)) for t in tensors),
         calling=calling,
+        constants=tuple(emitter.read),
         model=model,
         loss=loss,
     )
@@ -256,6 +257,7 @@ class _Reader:
             if _place(held) in self.held:
                 raise checks.read_elsewhere(self.held[_place(held)])
             self.known[node] = held
+            self.emitter.read.append(held)
             return 0
         path, own = self.names[str(spec.target)], self.parameters.get(str(spec.target))
         trains = own is not None and own.requires_grad

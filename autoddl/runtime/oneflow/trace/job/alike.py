@@ -22,6 +22,7 @@ import oneflow.nn as nn
 
 from .....graph.hints import is_noting
 from ....nested import Slot, take_tensors
+from ....tracing.as_planned import TRAINED_BY
 
 _PLAIN = (type(None), bool, int, str, bytes, complex, flow.dtype, type(...))
 _BY_IDENTITY = (FunctionType, BuiltinFunctionType, ModuleType, type, flow.Tensor, nn.Module)
@@ -31,7 +32,7 @@ _APART = frozenset(
         "_parameters", "_buffers", "_modules", "_forward_hooks", "_backward_hooks",
         "_forward_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks",
         "_non_persistent_buffers_set", "_is_full_backward_hook", "_is_ddp_module",
-        "_oneflow_internal_module_tensor_applied_dict__",
+        "_oneflow_internal_module_tensor_applied_dict__", TRAINED_BY,
     }
 )  # fmt: skip
 _HOOKS = ("_forward_hooks", "_backward_hooks")
