@@ -360,6 +360,26 @@ def test_what_is_made_once_or_only_looked_at_may_be_kept():
     assert vars(model) == before and not model.seen
 
 
+def test_hooks_that_the_first_call_registers_are_registered_once():
+    """As transformers does where hidden states are asked for (LLaVA, output_hidden_states)."""
+    seen = []
+
+    def keep(model, y):
+        if not getattr(model, "watched", False):
+            model.last.register_forward_hook(lambda _, given, made: seen.append(made))
+            model.watched = True
+        seen.clear()
+        y = model.last(y)
+        (found,) = seen
+        return y + found
+
+    model = Keeps(keep)
+    model.last = nn.Linear(6, 6)
+    traced(model, 4, 6)
+    model(torch.ones(4, 6))
+    assert len(seen) == 1
+
+
 def test_a_lazy_module_is_to_be_called_first():
     with pytest.raises(ValueError, match="0.weight has no shape yet.*call the model once"):
         traced(nn.Sequential(nn.LazyLinear(6)), 4, 6)

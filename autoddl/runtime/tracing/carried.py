@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 _PLAIN = bool, int, float, str
 _CONTAINERS = list, dict, set, deque
+_RESTORED = *_CONTAINERS, OrderedDict  # of hooks, too, which transformers adds when first called
 _NOT_CARRIED = "_parameters", "_buffers", "_modules", "training"
 
 
@@ -32,7 +33,7 @@ class Carried:
         self._contents = {
             key: (value, copy.copy(value))
             for key, (value, _) in self._before.items()
-            if type(value) in _CONTAINERS
+            if type(value) in _RESTORED
         }
         self._drawn = random.getstate(), np.random.get_state()
         self._refused = ""
