@@ -45,6 +45,15 @@ class Chosen(nn.Linear):
         return super().forward(x if x.sum() > 0 else -x)
 
 
+class Checks(nn.Linear):
+    """Finds itself in a trace, where it does something else, as transformers' masks do."""
+
+    def forward(self, x):
+        if torch.compiler.is_exporting():
+            raise ValueError("a mask of another size")
+        return super().forward(x)
+
+
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
@@ -57,6 +66,7 @@ class Chosen(nn.Linear):
         ),
         (OnAnother, r"1 \(OnAnother\): it moves or makes tensors on a device"),
         (Chosen, r"1 \(Chosen\): .*data-dependent"),
+        (Checks, r"1 \(Checks\): ValueError: a mask of another size"),
     ],
 )  # fmt: skip
 def test_models_are_refused_with_the_module_and_a_way_out(kind, why):

@@ -176,6 +176,15 @@ def not_recorded(model: Any, error: Exception) -> ValueError:
     )
 
 
+def is_own(error: Exception) -> bool:
+    """Whether an error is one of this package's for the user, not of the model's or framework's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    made_in = trace.tb_frame.f_globals.get("__name__", "") if trace else ""
+    return isinstance(error, ValueError) and made_in.partition(".")[0] == __name__.partition(".")[0]
+
+
 def check_loss(value: Any, kind: type) -> None:
     """ValueError unless a loss is a tensor (of class `kind`) of one float."""
     if not isinstance(value, kind) or value.numel() != 1 or value.ndim:

@@ -28,7 +28,7 @@ from ....graph.aten.table import may_change
 from ...calling import Calling
 from ...nested import take_tensors
 from ...tracing.carried import Carried
-from ...tracing.checks import changing, check_loss, not_called, not_recorded, own_backward
+from ...tracing.checks import changing, check_loss, is_own, not_called, not_recorded, own_backward
 from ...tracing.instead import instead
 from .opaque import OPAQUE, Opaque
 from .repeats import AGAIN, LIBRARY, Group, recorded_once
@@ -107,9 +107,9 @@ def export(
             return _export(whole, example, shapes), True
     try:
         return _export(whole, example, None), False
-    except ValueError:
-        raise
     except Exception as error:
+        if is_own(error):
+            raise
         raise not_recorded(whole.model, error) from error
 
 
