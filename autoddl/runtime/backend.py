@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..graph.precision import PRECISIONS
 from ..sbp.layout import Shape
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
@@ -318,6 +319,20 @@ class Backend(Tensors, Collectives, Training, Protocol):
 def dtype_of(x: Tensor) -> str:
     """The name of a tensor's dtype; frameworks put their own before it."""
     return str(x.dtype).rpartition(".")[2]
+
+
+def precisions_of(framework: Any, device: str) -> tuple[str, ...]:
+    """Those in which a framework (its module) multiplies matrices: without it no model runs."""
+
+    def multiplies(precision: str) -> bool:
+        x = framework.zeros((2, 2), dtype=getattr(framework, precision), device=device)
+        try:
+            framework.matmul(x, x)
+        except RuntimeError:
+            return False
+        return True
+
+    return tuple(filter(multiplies, PRECISIONS))
 
 
 def check_computes(precision: str, facts: Facts) -> None:

@@ -27,11 +27,10 @@ import oneflow as flow
 import oneflow.asyncs as asyncs
 from oneflow import _C
 
-from ...graph.precision import PRECISIONS
 from ...sbp.layout import Shape
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
-from ..backend import Facts, Kernels, OptimizerFn, Vjp
+from ..backend import Facts, Kernels, OptimizerFn, Vjp, precisions_of
 from ..comm.beside import Beside
 from ..jobs.guard import rank, world_size
 from ..update.parameters import check_handed
@@ -67,9 +66,8 @@ class OneFlow:
         self.rank = rank()
         self.size = world_size()
         device = device or ("cuda" if flow.cuda.is_available() else "cpu")
-        self.facts = Facts(
-            f"OneFlow {flow.__version__}", device, flow.Tensor, _precisions(device), _SENT_AS
-        )
+        name, precisions = f"OneFlow {flow.__version__}", precisions_of(flow, device)
+        self.facts = Facts(name, device, flow.Tensor, precisions, _SENT_AS)
         self.kernels = Kernels(
             {**KERNELS, **LEAN}, BY_INPUT, OUTPUT_KERNELS, as_kernel, product_gradient
         )
@@ -239,21 +237,6 @@ class OneFlow:
             )
         check_handed(parameters, (p for group in made.param_groups for p in group.parameters))
         return FlowOptimizer(made)
-
-
-@functools.cache
-def _precisions(device: str) -> tuple[str, ...]:
-    """Those that have a kernel for the product of matrices: without it no model runs."""
-    return tuple(precision for precision in PRECISIONS if _multiplies(precision, device))
-
-
-def _multiplies(precision: str, device: str) -> bool:
-    x = flow.zeros((2, 2), dtype=getattr(flow, precision), device=device)
-    try:
-        flow.matmul(x, x)
-    except RuntimeError:
-        return False
-    return True
 
 
 @functools.cache

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ...graph.precision import PRECISIONS
 from ...sbp.layout import Shape, local_shape
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
-from ..backend import Facts, Kernels, OptimizerFn, Vjp
+from ..backend import Facts, Kernels, OptimizerFn, Vjp, precisions_of
 from ..comm.beside import Beside, T
 from ..jobs.guard import rank, world_size
 from ..tracing.checks import hooked
@@ -40,7 +39,7 @@ class Torch:
         self.size = world_size()
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         name = f"PyTorch {torch.__version__}"
-        self.facts = Facts(name, device, torch.Tensor, _precisions(device), {})
+        self.facts = Facts(name, device, torch.Tensor, precisions_of(torch, device), {})
         self.kernels = Kernels(
             KERNELS, BY_INPUT, {("nll", 1): nll_weight}, as_kernel, product_gradient,
             CHAINED, IN_PLACE,
@@ -192,18 +191,3 @@ class Torch:
         check_step(type(made))
         check_parts(made)
         return TorchOptimizer(made)
-
-
-@functools.cache
-def _precisions(device: str) -> tuple[str, ...]:
-    """Those that have a kernel for the product of matrices: without it no model runs."""
-    return tuple(precision for precision in PRECISIONS if _multiplies(precision, device))
-
-
-def _multiplies(precision: str, device: str) -> bool:
-    x = torch.zeros((2, 2), dtype=getattr(torch, precision), device=device)
-    try:
-        torch.matmul(x, x)
-    except RuntimeError:
-        return False
-    return True

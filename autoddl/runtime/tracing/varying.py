@@ -103,6 +103,19 @@ class Varying:
         return Size(three[1] * each * batch, 1) if alike else None
 
 
+def power_of(at: Callable[[int], float], batch: int) -> int | None:
+    """The power of the batch with which a number grows; None if with none of 0, 1 and -1.
+
+    at: the number at a size of the batch
+    """
+    now, others = at(batch), {n: at(n) for n in (2 * batch, batch + 1)}
+
+    def fits(power: int) -> bool:
+        return all(math.isclose(x, now * (n / batch) ** power) for n, x in others.items())
+
+    return next(filter(fits, (0, 1, -1)), None)
+
+
 def at_batches(run: Callable[..., Any], values: Sequence[Any], batch: int) -> Any:
     """What `run` gives: once, or at each batch if a value follows the batch."""
     if not _varies(values):

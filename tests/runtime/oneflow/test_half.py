@@ -4,6 +4,7 @@ import oneflow as flow
 import pytest
 
 import autoddl
+from autoddl.graph.precision import PRECISIONS
 from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.oneflow import backend
 from autoddl.runtime.oneflow.backend import OneFlow
@@ -36,16 +37,13 @@ def test_the_cpu_refuses_and_says_why(precision):
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_an_operator_without_a_kernel_is_named(monkeypatch, precision):
     """As on a device that multiplies in half precision and cannot do all else."""
-    monkeypatch.setattr(backend, "_multiplies", lambda *asked: True)
-    backend._precisions.cache_clear()
+    monkeypatch.setattr(backend, "precisions_of", lambda *asked: PRECISIONS)
     model, loss, batch = build("stack")
     with pytest.raises(ValueError, match=rf"cannot run .* \(\w+\) in {precision} on the CPU"):
         autoddl.parallelize(
             model, cluster("gcp_a100", 1, 1), example=batch(0, 8), loss=loss,
             optimizer=OPTIMIZERS["adam"], precision=precision,
         )  # fmt: skip
-    monkeypatch.undo()
-    backend._precisions.cache_clear()
 
 
 def test_the_scale_falls_at_once_and_grows_slowly():

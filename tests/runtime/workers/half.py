@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import oneflow as flow
 
-from autoddl.graph.precision import in_precision
+from autoddl.graph.precision import PRECISIONS, in_precision
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
@@ -107,8 +107,7 @@ def one_rank_is_enough(optimizers):
 
 
 def halves(optimizers):
-    backend._multiplies = lambda *asked: True
-    backend._precisions.cache_clear()
+    backend.precisions_of = lambda *asked: PRECISIONS
     known = [(kernels, dict(kernels)) for kernels in (KERNELS, LEAN)]
     cases = [(optimizer, "float16", 1) for optimizer in optimizers]
     cases += [(optimizers[0], "bfloat16", 1)]

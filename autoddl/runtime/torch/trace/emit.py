@@ -5,7 +5,6 @@ What is known is computed (`constants.py`), and becomes a constant or a buffer w
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from torch.fx.experimental import symbolic_shapes  # type: ignore[import-not-found]
 
 from ....graph.builder import Factor, GraphBuilder, Ref, Size, Unknown
-from ...tracing.varying import Varying
+from ...tracing.varying import Varying, power_of
 from .constants import Known, dtype_name, filled, uniform
 
 
@@ -51,14 +50,9 @@ class Emitter(GraphBuilder):
         def at(batch: int) -> float:
             return float(expression.subs({s: batch for s in expression.free_symbols}))
 
-        now, others = at(self.batch), (2 * self.batch, self.batch + 1)
-        fits = [
-            power for power in (0, 1, -1)
-            if all(math.isclose(at(n), now * (n / self.batch) ** power) for n in others)
-        ]  # fmt: skip
-        if len(expression.free_symbols) > 1 or not fits:
+        now, power = at(self.batch), power_of(at, self.batch)
+        if len(expression.free_symbols) > 1 or power is None:
             self.scales = False
-        power = fits[0] if fits else 0
         if not power or not self.scales:
             return int(now) if is_whole else now
         return Size(int(now), power) if is_whole else Factor(now, power)

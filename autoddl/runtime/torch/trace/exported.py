@@ -115,20 +115,29 @@ def export(
 
 @contextlib.contextmanager
 def _own_news_aside() -> Iterator[None]:
-    """Without what torch tells of its own code, which would stand in front of the user's plan,
-    and without its functions that take any number of a reduction, none as well, for a mean."""
-    known = torch._decomp.decomposition_table
-    table = {k: f for k, f in known.items() if "_refs" not in f.__module__ or "_loss" not in str(k)}
+    """Without what torch tells of its own code, which would stand in front of the user's plan."""
     shapes = instead(logging.getLogger("torch.fx.experimental.symbolic_shapes"), "disabled", True)
     graphs = instead(_trace, "print", lambda *args, **options: None)  # of what was not recorded
-    losses = instead(torch._decomp, "decomposition_table", table)
-    with warnings.catch_warnings(), shapes, graphs, losses:
+    with warnings.catch_warnings(), shapes, graphs:
         warnings.filterwarnings("ignore", r".*LeafSpec", FutureWarning)
         warnings.filterwarnings("ignore", "The tensor attribute")  # `Carried` finds what matters
         yield
 
 
+@contextlib.contextmanager
+def _losses_reduced_as_asked() -> Iterator[None]:
+    """Without torch's own decompositions of losses, which take a sum and no reduction for a mean.
+
+    They read names of reductions, and the operators have numbers.
+    """
+    known = torch._decomp.decomposition_table
+    table = {k: f for k, f in known.items() if "_refs" not in f.__module__ or "_loss" not in str(k)}
+    with instead(torch._decomp, "decomposition_table", table):
+        yield
+
+
 @_own_news_aside()
+@_losses_reduced_as_asked()
 def _export(whole: Whole, example: Sequence[torch.Tensor], shapes: Any) -> ExportedProgram:
     ours, hooks = instead(torch, "ctc_loss", _ctc), instead(Tensor, "register_hook", _hook)
     sizes = instead(builtins, "len", _length)  # Python's own gives a plain number
