@@ -65,7 +65,16 @@ def test_constants_that_are_otherwise_at_the_example_than_at_two_and_three_rows(
 
 
 @pytest.mark.parametrize(
-    "share", [lambda n: n // 4, lambda n: (n + 7) // 8 * 8, lambda n: n % 3, lambda n: n - 1]
+    "share",
+    [
+        lambda n: n // 4,
+        lambda n: (n + 7) // 8 * 8,
+        lambda n: n % 3,
+        lambda n: n - 1,
+        lambda n: torch.ones(n).sum().clamp(min=4),
+        lambda n: torch.ones(n, dtype=int).sum() // 2,
+        lambda n: torch.ones(n).sum().clamp(max=5),
+    ],
 )
 def test_a_number_that_is_not_proportional_to_the_batch(share):
     """At twice the rows the first two look as if they were."""
@@ -92,11 +101,27 @@ MEANS = {
 }
 
 
-@pytest.mark.parametrize("name", MEANS)
+# constants that grow with the batch, or fall, as much as it does
+COUNTS = {
+    "ones": lambda y, t: (y - t).square().sum() / torch.ones_like(t).sum(),
+    "whole ones": lambda y, t: (y - t).square().sum() / torch.ones(len(t), dtype=int).sum(),
+    "a size": lambda y, t: (y - t).square().sum() / torch.tensor(t.shape[0]),
+    "an inverse": lambda y, t: (y - t).square().sum() * (3.0 / torch.ones_like(t).sum()),
+    "a weight of each row": lambda y, t: (
+        (torch.ones(len(t), 1) / len(t)).mul(2) * (y - t).square()
+    ).sum(),
+    "in each column": lambda y, t: (
+        ((y - t) / (torch.ones_like(t) * torch.arange(1.0, 7.0)).sum(0)).square().sum()
+    ),
+    "added": lambda y, t: (y - t).square().mean() + 0.25 * torch.ones(len(t)).sum(),
+}
+
+
+@pytest.mark.parametrize("name", [*MEANS, *COUNTS])
 @pytest.mark.parametrize("parts", [1, 2, 4])
-def test_a_number_added_to_a_mean_over_the_batch(name, parts):
+def test_a_number_added_to_a_mean_over_the_batch_and_a_count_of_its_rows(name, parts):
     """A step of all rows, and one of six that are filled up."""
-    loss, own = MEANS[name], Layer()
+    loss, own = {**MEANS, **COUNTS}[name], Layer()
     trainer = check_loss(traced(loss=loss), parts, loss=loss)
     optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
     for rows in (ROWS, 6):

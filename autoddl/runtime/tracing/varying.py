@@ -1,18 +1,20 @@
 """Constants whose sizes follow the batch, such as a mask of all rows.
 
-Each is computed at two batches; a graph has it if it is the same in each row, or counts them. What
-two batches tell may not be so at the example's (of `rows // 4` both have zeros alone): it is
-computed there, too, if it is small.
+Each is computed at two batches; a graph has it if it is the same in each row, if it counts them, or
+if it is so but for a factor that grows with the batch, or falls (`ones(rows).sum()`). What two
+batches tell may not be so at the example's (of `rows // 4` both have zeros alone): it is computed
+there, too, if it is small.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...graph.builder import Follows, Size
+from ...graph.builder import Factor, Follows, Size
 from ..backend import Tensor
 
 _BATCHES = 2, 3
@@ -79,6 +81,24 @@ class Varying:
             if not _equal(part.expand(at).reshape(value.shape), value):
                 raise Follows(_DIFFERS)
         return part, wide, shape
+
+    def grown(self, batch: int) -> tuple[Varying, Size | Factor]:
+        """(what is the same in each row of the batch, the size that it is multiplied by).
+
+        `Follows` if there is none: at two and three rows and the example's it is to be the same
+        times the batch's size, as `ones_like(x).sum()` is, or divided by it.
+        """
+        sizes = *_BATCHES, batch
+        if self.whole is not None and not self.is_complex():
+            for power in (1, -1) if self.values[0].is_floating_point() else (1,):
+                given = (*self.values, self.whole)
+                parts = [_over(v, n, power) for v, n in zip(given, sizes, strict=True)]
+                found = Varying((parts[0], parts[1]), parts[2])
+                with contextlib.suppress(Follows):
+                    found.stretched(batch)
+                    found.check(batch)
+                    return found, Size(batch, 1) if power > 0 else Factor(1.0 / batch, -1)
+        raise Follows(_DIFFERS)
 
     def shape(self, batch: int) -> list[int]:
         """At this batch."""
@@ -176,6 +196,15 @@ def _together(values: Sequence[Any], batch: int) -> Any:
     if not all(_alike(first, value) for value in values[2:]):
         raise Follows("a constant that follows the batch")
     return first
+
+
+def _over(x: Tensor, size: int, power: int) -> Tensor:
+    """`x` divided by this power of the batch's size; of whole numbers, those that it divides."""
+    if x.is_floating_point():
+        return x / float(size) ** power
+    if bool((x % size).any()):
+        raise Follows(_DIFFERS)
+    return x // size
 
 
 def _numbers(x: Tensor) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx.experimental import symbolic_shapes  # type: ignore[import-not-found]
 
-from ....graph.builder import Factor, GraphBuilder, Ref, Size, Unknown
+from ....graph.builder import Factor, Follows, GraphBuilder, Ref, Size, Unknown
 from ...tracing.varying import Varying, power_of
 from .constants import Known, dtype_name, filled, uniform
 
@@ -76,9 +76,13 @@ class Emitter(GraphBuilder):
             attrs = {"integer_start": 0, "integer_limit": limit, "integer_delta": x.steps}
             steps = self.op("arange", [], (Size(limit // x.steps, 1),), dtype, dtype=dtype, **attrs)
             return self.reshaped(steps, [steps.shape[0] if n > 1 else 1 for n in x.values[0].shape])
-        part, wide, shape = (
-            x.stretched(self.batch) if isinstance(x, Varying) else (x, None, x.shape)
-        )
+        try:
+            part, wide, shape = (
+                x.stretched(self.batch) if isinstance(x, Varying) else (x, None, x.shape)
+            )
+        except Follows:
+            one, size = x.grown(self.batch)
+            return self.same("scalar_mul", one, operand=size)
         if part.is_meta:
             raise Unknown("a number that is only known where the model has memory")
         value, dtype = uniform(part), dtype_name(part.dtype)
