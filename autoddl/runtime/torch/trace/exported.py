@@ -29,7 +29,7 @@ from ...calling import Calling
 from ...nested import take_tensors
 from ...tracing.carried import Carried
 from ...tracing.checks import changing, check_loss, is_own, not_called, not_recorded, own_backward
-from ...tracing.instead import instead
+from ...tracing.instead import as_finite, instead
 from .opaque import OPAQUE, Opaque
 from .repeats import AGAIN, LIBRARY, Group, recorded_once
 
@@ -167,8 +167,8 @@ def _reads(node: fx.Node) -> bool:
 
 @contextlib.contextmanager
 def plain_calls() -> Iterator[None]:
-    """Inside, what a plan does its own way is not recorded: checks of the values of distributions
-    and masks, and `torch.utils.checkpoint` with `use_reentrant`, which is a plain call."""
+    """Inside, what a plan does its own way is not recorded: checks of values of distributions and
+    masks, and whether they are finite; `checkpoint` with `use_reentrant` is a plain call."""
 
     def apply(function: Callable[..., Any], keeps_state: bool, *args: Any) -> Any:
         trains = any(isinstance(x, torch.Tensor) and x.requires_grad for x in args)
@@ -183,7 +183,7 @@ def plain_calls() -> Iterator[None]:
     checks = instead(Distribution, "_validate_args", False)
     causal = instead(transformer, "_detect_is_causal_mask", lambda mask, hint, size: hint is True)
     places = instead(Tensor, "fill_diagonal_", diagonal)  # torch's own asks how it lies in memory
-    with instead(CheckpointFunction, "apply", apply), checks, causal, places:
+    with instead(CheckpointFunction, "apply", apply), checks, causal, places, as_finite(torch):
         yield
 
 
