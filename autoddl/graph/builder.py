@@ -130,8 +130,9 @@ class GraphBuilder:
     def declare(self, name: str, shape: Sequence[int], dtype: str) -> Ref:
         if dtype not in ITEM_BYTES:
             hint = (
-                "; a plan has parameters of real numbers: keep torch.view_as_real of it, and take "
-                "torch.view_as_complex in forward"
+                "; a plan has parameters and saved buffers of real numbers: keep "
+                "torch.view_as_real of it and take torch.view_as_complex in forward, or register "
+                "a buffer with persistent=False"
             )
             raise Unknown(f"{name}, a tensor of {dtype}{hint if 'complex' in dtype else ''}")
         dims = tuple(d for d, n in enumerate(shape) if getattr(n, "exponent", 0) == 1)

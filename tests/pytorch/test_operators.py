@@ -257,6 +257,9 @@ FUNCTIONS = {
     "complex_products": lambda y: torch.einsum("bi,ij->bj", torch.complex(y[:, :3], y[:, 3:]),
         torch.complex(FORMS[0], FORMS[1])).imag + (torch.fft.fft(y)[:, ::2] @ torch.complex(
         FORMS[1], FORMS[0])).real,
+    "complex_powers": lambda y: torch.view_as_real(torch.exp(torch.complex(-y[:, :3], y[:, 3:]))
+        / torch.complex(2 + y[0, :3].cos(), y[:, :3]) / (1 - 2j)) + torch.view_as_real(1 / (
+        3 + torch.fft.fft(y)[:, :3]) / y[:, :3].exp()),
     "outside": lambda y: torch.einsum("bi,bj->bij", y, y) + torch.einsum("bi->", y),
     # attention
     "seen": attended(SEEN),

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..builder import GraphBuilder, Ref, Unknown
 from .reduce import root
-from .table import HANDLERS, Args, aten
+from .table import HANDLERS, Args, Handler, aten
 
 _FLOATS = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}
 # what is done to each part by itself
@@ -64,15 +64,8 @@ def called(e: GraphBuilder, a: Args) -> Any:
         first, second = _PRODUCTS[name]
         pair = [_parts(e, a[first]), _parts(e, a[second])]
         return _product(e, pair, lambda x, y: HANDLERS[name](e, {**real, first: x, second: y}))
-    if (
-        name in ("div", "true_divide")
-        and not _is_complex(a["other"])
-        and not a.get("rounding_mode")
-    ):
-        return Complex(*(HANDLERS[name](e, {**real, "self": getattr(a["self"], n)})
-                         for n in ("real", "imag")))  # fmt: skip
-    if name == "abs":
-        return modulus(e, _parts(e, a["self"]))
+    if name in _FORMULAS and not a.get("rounding_mode"):
+        return _FORMULAS[name](e, real)
     raise Unknown(f"{name} of complex numbers")
 
 
@@ -116,6 +109,38 @@ def _sum(e: GraphBuilder, a: Args, x: Any, y: Any) -> Any:
         zero = e.filled(a["out"][0], 0.0, a["out"][1])
         x, y = (zero if z is None else z for z in (x, y))
     return HANDLERS[a["name"]](e, {**a, "self": x, "other": y})
+
+
+def _quotient(e: GraphBuilder, a: Args) -> Complex:
+    """x / y, with y's conjugate above and below if y is complex."""
+    x, y = a["self"], a["other"]
+    if isinstance(y, complex):
+        return called(e, {**a, "name": "mul", "other": 1 / y})
+    if not _is_complex(y):
+        parts = (HANDLERS["div"](e, {**a, "self": part}) for part in (x.real, x.imag))
+        return Complex(*parts)
+    turned = Complex(y.real, e.same("negative", y.imag))
+    top = called(e, {**a, "name": "mul", "other": turned})
+    return _quotient(e, {**a, "self": top, "other": _size(e, y)})
+
+
+def _inverse(e: GraphBuilder, a: Args) -> Complex:
+    x = a["self"]
+    parts = x.real, e.same("negative", x.imag)
+    size = _size(e, x)
+    return Complex(*(e.op("broadcast_div", [part, size], size.shape) for part in parts))
+
+
+def _exponential(e: GraphBuilder, a: Args) -> Complex:
+    """exp(x) (cos y + i sin y)."""
+    x = a["self"]
+    return polar(e, {**a, "abs": e.same("exp", x.real), "angle": x.imag})
+
+
+def _size(e: GraphBuilder, x: Complex) -> Ref:
+    """The square of its modulus."""
+    squares = [e.same("square", part) for part in (x.real, x.imag)]
+    return e.op("add_n", squares, squares[0].shape)
 
 
 def _product(e: GraphBuilder, pair: Sequence[Complex], times: Any) -> Complex:
@@ -194,10 +219,13 @@ def fourier(e: GraphBuilder, a: Args) -> Any:
     return found[0] if name == "irfftn" else Complex(*found)
 
 
-def modulus(e: GraphBuilder, x: Complex) -> Ref:
+def _modulus(e: GraphBuilder, a: Args) -> Ref:
     """Its gradient at 0 is 0."""
-    squares = [e.same("square", part) for part in (x.real, x.imag)]
-    return root(e, e.op("add_n", squares, squares[0].shape))
+    return root(e, _size(e, a["self"]))
 
 
+_FORMULAS: dict[str, Handler] = {
+    "div": _quotient, "true_divide": _quotient, "reciprocal": _inverse, "exp": _exponential,
+    "abs": _modulus,
+}  # fmt: skip
 _OWN = {name for name, handler in HANDLERS.items() if handler.__module__ == __name__}
