@@ -120,6 +120,16 @@ FUNCTIONS = {
     "topk": lambda y: y.topk(2, 1, largest=False)[0] + y.topk(2, 0)[0].sum(),
     "argmax": lambda y: y * F.one_hot(y.argmax(1), WIDTH) + y.argmin(0) + y.flatten().argmax(),
     "histogram": lambda y: y * torch.histc(as_numbers(y).clamp(0, 5).float(), 6, 0, 5),
+    "bins": lambda y: y * torch.bincount(as_numbers(y[:, 0]).clamp(0, 5), minlength=WIDTH) +
+        y.detach().argmax(1).bincount(y.detach()[:, 0].double(), WIDTH).float() * y,
+    "reduced_by_index": lambda y: torch.zeros(ROWS, 3).index_reduce(
+        1, torch.arange(WIDTH) % 3, y, "amax") + torch.ones(ROWS, 3).index_reduce(
+        1, torch.arange(WIDTH) // 2, y, "prod", include_self=False),
+    "covariance": lambda y: y @ (torch.cov(y.T) + y.T.cov(correction=0) + torch.cov(
+        y.T, fweights=torch.arange(1, ROWS + 1), aweights=ONES[:ROWS].cumsum(0))) + y[:, 0].cov(),
+    "correlation": lambda y: torch.corrcoef(y) @ y @ y.T.corrcoef(),
+    "uncertain": lambda y: F.gaussian_nll_loss(y[:, :3], y[:, 3:], y[:, 3:].exp(), full=True) +
+        nn.GaussianNLLLoss(reduction="none", eps=0.3)(y[:, :3], y[:, 3:], y[:, 0].square())[:, 0],
     # numbers
     "remainder": lambda y: y % 0.7 + y * (as_numbers(y) % 4) + y * (y % -0.3),
     "remainders": lambda y: y % (y.abs() + 0.1),
@@ -272,7 +282,8 @@ FUNCTIONS = {
 
 FIXED = {  # they follow from the batch's size otherwise, or torch records that
     "put_twice", "batch", "scatter_part", "far", "between_rows", "spectral", "quantized",
-    "aligned_in_few_steps", "filled_diagonal", "counted_losses",
+    "aligned_in_few_steps", "filled_diagonal", "bins", "reduced_by_index",
+    "covariance", "correlation",
 }  # fmt: skip
 VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 if VERSION < (2, 13):

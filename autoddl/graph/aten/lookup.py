@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..builder import GraphBuilder, Ref, Unknown, broadcast, product
+from .batched import batched
 from .reduce import max_of_dim
 from .table import Args, aten
 
@@ -52,6 +53,17 @@ def index_add(e: GraphBuilder, a: Args) -> Ref:
     source = source if alpha == 1 else e.same("scalar_mul", source, operand=alpha)
     kind = "dim_scatter_add" if name == "index_add" else "dim_scatter_update"
     return e.op(kind, [x, each, source], x.shape, dim=dim)
+
+
+@aten("index_reduce")
+def index_reduce(e: GraphBuilder, a: Args) -> Any:
+    """`scatter_reduce`, whose index has a place for each element."""
+    x, places = e.ref(a["self"]), e.ref(a["index"])
+    dim = a["dim"] % x.ndim
+    each = each_of(e, places, [*x.shape[:dim], *x.shape[dim + 1 :]], dim)
+    given = {k: a[k] for k in ("reduce", "include_self", "out")}
+    own = {"name": "scatter_reduce", "self": x, "dim": dim, "index": each, "src": a["source"]}
+    return batched(e, {**own, **given})
 
 
 @aten("gather")

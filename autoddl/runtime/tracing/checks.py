@@ -14,6 +14,7 @@ _PLACES = "it moves or makes tensors on a device of its own choice; autoddl plac
 _MEANINGS = {
     "fake tensor in the exported program": "it takes `.data` or torch.autograd.grad of tensors",
     "failed to unpack the object": "it takes sizes from values, as of pack_padded_sequence",
+    "Size-like symbols: u": "a size follows from values, as of x[mask] (bincount takes minlength)",
     "support for cuda": "it moves tensors to CUDA, which is not here; autoddl places them itself",
     # with a GPU, of torch 2.13 and later, and of 2.11
     "on the same device": _PLACES,

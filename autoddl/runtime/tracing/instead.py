@@ -1,6 +1,6 @@
 """Another value in an attribute's place, for a while."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -16,6 +16,18 @@ def instead(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, known) if own else delattr(owner, name)
+
+
+@contextmanager
+def made_instead(
+    owners: Sequence[Any], makers: Mapping[str, Callable[[Any], Any]]
+) -> Iterator[None]:
+    """Inside, functions of these names, in whichever owner, are those that are made of them."""
+    with ExitStack() as stack:
+        for name, make in makers.items():
+            for owner in (one for one in owners if hasattr(one, name)):
+                stack.enter_context(instead(owner, name, make(getattr(owner, name))))
+        yield
 
 
 @contextmanager

@@ -24,12 +24,13 @@ from torch.nn.modules import transformer  # type: ignore[import-not-found]
 from torch.utils.checkpoint import CheckpointFunction  # type: ignore[import-not-found]
 
 from ....graph.aten import handled
+from ....graph.aten.composed import COMPOSED
 from ....graph.aten.table import may_change
 from ...calling import Calling
 from ...nested import take_tensors
 from ...tracing.carried import Carried
 from ...tracing.checks import changing, check_loss, is_own, not_called, not_recorded, own_backward
-from ...tracing.instead import as_finite, instead
+from ...tracing.instead import as_finite, instead, made_instead
 from .opaque import OPAQUE, Opaque
 from .repeats import AGAIN, LIBRARY, Group, recorded_once
 
@@ -183,7 +184,9 @@ def plain_calls() -> Iterator[None]:
     checks = instead(Distribution, "_validate_args", False)
     causal = instead(transformer, "_detect_is_causal_mask", lambda mask, hint, size: hint is True)
     places = instead(Tensor, "fill_diagonal_", diagonal)  # torch's own asks how it lies in memory
-    with instead(CheckpointFunction, "apply", apply), checks, causal, places, as_finite(torch):
+    others = made_instead((torch, Tensor, nn.functional), COMPOSED)
+    again = instead(CheckpointFunction, "apply", apply)
+    with again, checks, causal, places, others, as_finite(torch):
         yield
 
 
