@@ -86,6 +86,12 @@ class Calling:
         """The tensors of the model's inputs, None where the target's would be."""
         if self.keys:
             given, wanted = self._only(call, inputs), {k: self.structure[k] for k in self.keys}
+            for key in (k for k in self.keys if k not in given):
+                raise ValueError(
+                    f"the batch of {call} has no {key!r}, which forward takes and the example has: "
+                    "the plan is of the model with it; give any of its shape, such as zeros for "
+                    "labels, and use the results that do not depend on it"
+                )
         else:
             limit = len(self.structure) - 1
             if len(inputs) > limit:

@@ -316,8 +316,8 @@ class Trainer:
                 is one, needs no more than the model takes
 
         Dropout is off, BatchNorm uses its moving statistics and nothing is learned. The batch may
-        have another size than in training, as long as the planned splits divide it. Raises
-        ValueError if they do not, or if the inputs do not fit the example's.
+        have another size than in training. Raises ValueError if the planned splits do not divide it
+        and rows meet on the way to a result, or if the inputs do not fit the example's.
         """
         self._traced.evaluation.check()
         tensors: Sequence[Any] = inputs

@@ -55,6 +55,8 @@ def test_what_is_another_batch_is_named():
     del one["mask"]
     with pytest.raises(ValueError, match="batch has no 'mask', which the example has"):
         trainer.step(one)
+    with pytest.raises(ValueError, match="eval_step has no 'mask', .* such as zeros for labels"):
+        trainer.eval_step(one)
     with pytest.raises(ValueError, match="step takes one dict, as the example is"):
         trainer.step(one["ids"], one["labels"])
     model, loss, batch = build("nested")

@@ -2,7 +2,8 @@
 
 All ranks follow one order, micro-batch by micro-batch and part by part; before its pass, a part
 receives what earlier ones send it. Only what the model's results depend on is run and sent. A batch
-of another size than in training runs in parts like the micro-batches, or else all at once.
+of another size than in training runs in parts like the micro-batches, or else all at once; where
+the plan's splits do not divide it and its rows stay apart, it is filled up and its results are cut.
 """
 
 from __future__ import annotations
@@ -117,14 +118,47 @@ class Evaluator:
         self._device = device
         self._links, self._wanted = _needed(job.plan, self._stages, self.names)
         self._runs: dict[int, Run] = {}
+        self._sizes: dict[int, int] = {}
 
-    def prepared(self, rows: int, inputs: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
+    def prepared(self, rows: int, inputs: Sequence[Tensor | None]) -> Callable[[], list[Tensor]]:
         """A call that all ranks make together, and gives the model's results, whole.
 
         Raises ValueError if the inputs or their size do not fit.
         """
-        run, fed = self.fed(rows, inputs)
-        return lambda: self._evaluate(run, fed)
+        if rows not in self._sizes:
+            self._sizes[rows] = self._size(rows)
+        size = self._sizes[rows]
+        run, fed = self.fed(size, inputs if size == rows else self._filled(inputs, rows, size))
+        return lambda: self._evaluate(run, fed, rows, size)
+
+    def _size(self, rows: int) -> int:
+        """As how many rows so many are evaluated."""
+        whole = self._job.evaluated
+        if not whole.batch or rows % whole.batch == 0 or self._splits_divide(rows):
+            return rows
+        is_apart = rows_apart(whole).issuperset(self.names)
+        return -(-rows // whole.batch) * whole.batch if is_apart else rows
+
+    def _splits_divide(self, rows: int) -> bool:
+        return all(plan.splits_divide(rows) for plan in self._sized())
+
+    def _sized(self) -> list[Sized]:
+        pairs = zip(self._stages, self._wanted, strict=True)
+        return [Sized(s.graph, s.ops, s.mesh, wanted) for s, wanted in pairs]
+
+    def _filled(
+        self, inputs: Sequence[Tensor | None], rows: int, size: int
+    ) -> Sequence[Tensor | None]:
+        """The inputs with more rows, which are the first ones again."""
+        found, graph, backend = list(inputs), self._job.evaluated, self._groups.backend
+        for op in (op for op in graph.ops if op.kind == "input"):
+            dims, index = graph.tensors[op.outputs[0]].batch_dims, op.attrs["index"]
+            x = found[index] if index < len(found) else None
+            if x is not None and dims and x.ndim > dims[0]:
+                count = x.shape[dims[0]] // rows * (size % rows)
+                parts = [*[x] * (size // rows), backend.narrow(x, dims[0], 0, count)]
+                found[index] = backend.cat(parts, dims[0])
+        return found
 
     def fed(self, rows: int, inputs: Sequence[Tensor]) -> tuple[Run, Fed]:
         """What batches of so many rows need, and this rank's parts of the inputs of one."""
@@ -151,11 +185,7 @@ class Evaluator:
             parts = micro_batches_in(whole, rows, self.names)
         if parts is not None:
             return graphs, parts, None
-        sized = [
-            Sized(s.graph, s.ops, s.mesh, wanted)
-            for s, wanted in zip(stages, self._wanted, strict=True)
-        ]
-        check_divides(sized, rows)
+        check_divides(self._sized(), rows)
         return tuple(graph.with_batch(rows) for graph in graphs), 1, None
 
     def _make(self, rows: int) -> Run:
@@ -183,16 +213,23 @@ class Evaluator:
                 local[link] = prepare(paths[0], spec.shape, out.ins[0], self._groups)
         return Run(graphs, feeds, executors, reshards, local, parts, counting)
 
-    def _evaluate(self, run: Run, fed: Fed) -> list[Tensor]:
+    def _evaluate(self, run: Run, fed: Fed, rows: int, size: int) -> list[Tensor]:
+        """The results for so many rows, of `size`."""
         chunks = [
             [self.share(run, name, found.get(name)) for name in self.names]
             for found in self.passes(run, fed)
         ]
         dims = [t.batch_dims for t in map(self._plan.graph.tensors.get, self.names) if t]
-        return [
-            chunk[0] if len(chunk) == 1 else self._groups.backend.cat(chunk, dims[i][0])
+        backend = self._groups.backend
+        found = [
+            chunk[0] if len(chunk) == 1 else backend.cat(chunk, dims[i][0])
             for i, chunk in enumerate(zip(*chunks, strict=True))
         ]
+        if rows == size:
+            return found
+        pairs = [(x, own[0]) for x, own in zip(found, dims, strict=True)]
+        cut = (backend.narrow(x, d, 0, x.shape[d] // size * rows) for x, d in pairs)
+        return [backend.contiguous(x) for x in cut]
 
     def passes(self, run: Run, fed: Fed) -> Iterator[Values]:
         """This rank's parts of the results of each micro-batch, as they are placed."""
