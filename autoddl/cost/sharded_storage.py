@@ -19,16 +19,19 @@ split are all-reduced after the reduce-scatter.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..graph.graph import Graph
+from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Step, StepKind, step_kind
 from ..sbp.layout import TensorSpec, even_bytes, even_bytes_of, num_parts
 from ..sbp.mesh import Mesh
-from ..sbp.placement import B, NdSbp, P, S
+from ..sbp.placement import B, NdSbp, P, Placement, S
 from ..sbp.signature import OpSpec, is_matmul
 from .collectives import CommModel
 from .model import StepPrice
@@ -339,3 +342,56 @@ class StoragePrices:
 def _masks(along: Bools) -> Ints:
     """Each row of axes as a number; axis a is bit a."""
     return along @ (1 << np.arange(along.shape[1], dtype=np.int64))
+
+
+# ---- a plan whose parameters are stored so
+
+_Stored = tuple[NdSbp, tuple[Step, ...], tuple[Step, ...]]  # how stored, gathered, and reduced
+
+
+def stored_placement(placement: Placement) -> Placement:
+    """How a parameter is kept that an operator takes in `placement`: never Partial."""
+    return B if placement.is_partial else placement
+
+
+def split_storage(
+    graph: Graph,
+    comm: CommModel,
+    storage: Mapping[str, Storage],
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[tuple[str, int], PlannedEdge],
+) -> tuple[dict[str, PlannedOp], dict[tuple[str, int], PlannedEdge]]:
+    """The placed plan with its trained parameters of one use stored as `storage` says."""
+    placed, steps = dict(ops), dict(edges)
+    splits: dict[Hashable, tuple[_Stored | None, int]] = {}  # equal blocks have the same ones
+    for op in graph.params:
+        (tensor,) = op.outputs
+        chosen, uses = storage.get(tensor, WHOLE), graph.consumers[tensor]
+        if chosen.stage == 0 or len(uses) != 1 or tensor not in graph.needs_grad:
+            continue
+        (user, index), spec = uses[0], graph.tensors[tensor].spec
+        needed, given = ops[user.name].ins[index], ops[user.name].grad_ins[index]
+        assert given is not None
+        key = graph.alike[user.name], index, needed, given, chosen
+        if key not in splits:
+            stage = stage_at(graph.spec(user), index, chosen.stage)
+            splits[key] = _split(comm, spec, needed, given, chosen.axes), stage
+        split, stage = splits[key]
+        if split is None or split[0] == ops[op.name].outs[0]:
+            continue
+        stored, forward, backward = split
+        placed[op.name] = PlannedOp((), (stored,), (stored,), ())
+        steps[user.name, index] = PlannedEdge(user.name, index, forward, backward, stage)
+    return placed, steps
+
+
+def _split(
+    comm: CommModel, spec: TensorSpec, needed: NdSbp, given: NdSbp, axes: tuple[int, ...]
+) -> _Stored | None:
+    """None if nothing can be split over these axes."""
+    chosen = chosen_axes(axes, comm.mesh)
+    codes = stored_codes(spec, needed.codes[None], given.codes[None], chosen, comm.mesh)
+    stored = NdSbp.from_codes(codes[0])
+    if stored == NdSbp(tuple(map(stored_placement, needed))):
+        return None
+    return stored, *storage_steps(spec, comm, needed, given, stored)

@@ -14,20 +14,12 @@ from functools import cached_property
 
 import numpy as np
 
-from ..cost.collectives import CommModel
 from ..cost.exchange import AT_THE_END, Bucketed
 from ..cost.memory import held_bytes
 from ..cost.model import MemoryView
 from ..cost.recompute import Recomputation
 from ..cost.required import bucket_room, executor_peak, required_bytes
-from ..cost.sharded_storage import (
-    WHOLE,
-    Storage,
-    chosen_axes,
-    stage_at,
-    storage_steps,
-    stored_codes,
-)
+from ..cost.sharded_storage import Storage, split_storage, stored_placement
 from ..cost.step_tensors import PlannedStep
 from ..cost.tape import ALIGNMENT_BYTES
 from ..graph.graph import Graph, Op
@@ -44,10 +36,7 @@ from ..sbp.placement import B, NdSbp, Placement
 from ..sbp.redistribute import PathTable
 from ..sbp.signature import Signature
 from ..search.problem import Choice, SearchEnd, SearchResult
-from .tables.group_table import stored_placement
 from .tables.tables import Tables
-
-_Split = tuple[NdSbp, tuple[Step, ...], tuple[Step, ...]]  # how stored, gathered, and reduced
 
 
 def place(
@@ -133,49 +122,6 @@ def _steps(
     if source is None or target is None or source == target:
         return ()
     return paths.path(spec, source, target)
-
-
-def split_storage(
-    graph: Graph,
-    comm: CommModel,
-    storage: Mapping[str, Storage],
-    ops: Mapping[str, PlannedOp],
-    edges: Mapping[tuple[str, int], PlannedEdge],
-) -> tuple[dict[str, PlannedOp], dict[tuple[str, int], PlannedEdge]]:
-    """The placed plan with its trained parameters of one use stored as `storage` says."""
-    placed, steps = dict(ops), dict(edges)
-    splits: dict[Hashable, tuple[_Split | None, int]] = {}  # equal blocks have the same ones
-    for op in graph.params:
-        (tensor,) = op.outputs
-        chosen, uses = storage.get(tensor, WHOLE), graph.consumers[tensor]
-        if chosen.stage == 0 or len(uses) != 1 or tensor not in graph.needs_grad:
-            continue
-        (user, index), spec = uses[0], graph.tensors[tensor].spec
-        needed, given = ops[user.name].ins[index], ops[user.name].grad_ins[index]
-        assert given is not None
-        key = graph.alike[user.name], index, needed, given, chosen
-        if key not in splits:
-            stage = stage_at(graph.spec(user), index, chosen.stage)
-            splits[key] = _split(comm, spec, needed, given, chosen.axes), stage
-        split, stage = splits[key]
-        if split is None or split[0] == ops[op.name].outs[0]:
-            continue
-        stored, forward, backward = split
-        placed[op.name] = PlannedOp((), (stored,), (stored,), ())
-        steps[user.name, index] = PlannedEdge(user.name, index, forward, backward, stage)
-    return placed, steps
-
-
-def _split(
-    comm: CommModel, spec: TensorSpec, needed: NdSbp, given: NdSbp, axes: tuple[int, ...]
-) -> _Split | None:
-    """None if nothing can be split over these axes."""
-    chosen = chosen_axes(axes, comm.mesh)
-    codes = stored_codes(spec, needed.codes[None], given.codes[None], chosen, comm.mesh)
-    stored = NdSbp.from_codes(codes[0])
-    if stored == NdSbp(tuple(map(stored_placement, needed))):
-        return None
-    return stored, *storage_steps(spec, comm, needed, given, stored)
 
 
 def _place_op(graph: Graph, op: Op, signatures: list[Signature]) -> PlannedOp:

@@ -17,14 +17,13 @@ import autograd.numpy as anp
 import numpy as np
 from autograd import grad
 
-from autoddl.cost.sharded_storage import Storage
+from autoddl.cost.sharded_storage import Storage, split_storage
 from autoddl.graph.graph import Graph
 from autoddl.graph.placed import PlannedEdge, PlannedOp
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner import baselines
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.planner.realize import split_storage
 from autoddl.plans import Plan, StagePlan
 from autoddl.plans.schedule.orders import SCHEDULES
 from autoddl.plans.stage_figures import stage_figures

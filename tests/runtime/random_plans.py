@@ -5,10 +5,9 @@ import random
 from collections.abc import Callable, Sequence
 
 from autoddl.cluster.spec import Cluster
-from autoddl.cost.sharded_storage import Storage
+from autoddl.cost.sharded_storage import Storage, split_storage
 from autoddl.graph.graph import Graph, Op
 from autoddl.graph.placed import PlannedEdge, PlannedOp
-from autoddl.planner.realize import split_storage
 from autoddl.plans import Plan, SearchRecord, StagePlan
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.sbp.layout import is_even

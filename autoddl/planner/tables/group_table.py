@@ -14,7 +14,7 @@ from ...cost.memory import is_shared, lasting_shares
 from ...cost.model import CostModel
 from ...cost.operators import Divided, inner_seconds, reduced_spec, saved_bytes
 from ...cost.recompute import Recomputation
-from ...cost.sharded_storage import WHOLE, Storage, StoragePrices, storages
+from ...cost.sharded_storage import WHOLE, Storage, StoragePrices, storages, stored_placement
 from ...graph.graph import Graph
 from ...sbp.edges import mask_axes
 from ...sbp.layout import TensorSpec, even_bytes_of, num_parts
@@ -66,11 +66,6 @@ class Space:
 
 
 WHOLE_SPACE = Space(zero=True)
-
-
-def stored_placement(placement: Placement) -> Placement:
-    """How a parameter is kept that an operator takes in `placement`: never Partial."""
-    return B if placement.is_partial else placement
 
 
 @dataclass(frozen=True)

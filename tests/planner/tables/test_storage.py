@@ -200,7 +200,7 @@ def test_savings_are_the_difference_to_whole_storage():
 def test_stages_are_in_the_file():
     graph, where = mlp(64, (32, 64, 32)), cluster("gcp_a100", 2, 2)
     plan = find_plan(graph, where, PlanOptions(micro_batches=2, baselines=False), space=Space())
-    from autoddl.planner.realize import split_storage
+    from autoddl.cost.sharded_storage import split_storage
     from autoddl.plans import Plan
 
     storage = {p.outputs[0]: Storage(3, (0, 1)) for p in plan.graph.params}

@@ -12,11 +12,10 @@ import sys
 import numpy as np
 
 from autoddl.cost.operators import at_rate
-from autoddl.cost.sharded_storage import Storage
+from autoddl.cost.sharded_storage import Storage, split_storage
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.planner.realize import split_storage
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.schedule.buckets import best_buckets

@@ -60,8 +60,8 @@ def _into(a: Attrs, x: Tensor, b: Tensor) -> Tensor:
     """The sum, in the memory of `x` if that is no view of another tensor and holds it."""
     b = _along(a, x, b) if "axis" in a else b
     # torch.broadcast_shapes takes 50 times as long, and 1.5 % of a small GPT's step
-    grows = b.ndim > x.ndim or any(n not in (1, m) for n, m in zip(b.shape[::-1], x.shape[::-1]))
-    fits = x.dtype == b.dtype and not grows
+    sizes = zip(b.shape[::-1], x.shape[::-1], strict=False)
+    fits = x.dtype == b.dtype and b.ndim <= x.ndim and all(n in (1, m) for n, m in sizes)
     return x.add_(b) if fits and not x._is_view() else x + b
 
 
