@@ -294,7 +294,7 @@ def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -
     scheme:  the known scheme that it is; it carries no bound, as nothing else was searched
     """
     tables, result = found.tables, found.result
-    ops, edges = found.placed
+    ops, edges = found.placed[0], found.edges
     model, cluster = tables.model, tables.model.cluster
     if scheme:
         alternatives, search = {}, SearchRecord(f"baseline: {scheme}", 0, seconds=seconds)

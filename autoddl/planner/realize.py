@@ -25,7 +25,7 @@ from ..cost.tape import ALIGNMENT_BYTES
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..graph.regions import Blocks
-from ..plans.schedule.buckets import best_buckets, best_waits
+from ..plans.schedule.buckets import best_buckets, best_waits, on_one_way
 from ..plans.schedule.duplex import TurnsMaker, best_turns
 from ..plans.schedule.orders import Turns
 from ..plans.schedule.step import StepMaker
@@ -185,7 +185,7 @@ NEAR_FREE = 0.003
 # ResNet-50 on 2x8 is planned in 1.08 times as long, with half and twice of it as fast.
 ROOMY = 0.25
 _WORKED_OUT = (
-    "placed", "one_by_one", "maker", "_free_travel", "least_s", "travel", "step_s",
+    "placed", "_serial", "one_by_one", "maker", "_free_travel", "least_s", "travel", "step_s",
     "_serial_bytes", "excess_bytes", "needed_bytes",
 )  # fmt: skip
 
@@ -228,7 +228,7 @@ class Candidate:
 
     def serial(self) -> Candidate:
         """The choice with the seconds of its serial step, if it was found at other prices."""
-        seconds = self.maker.serial_s(self.tables.micro_batches)
+        seconds = self._serial.serial_s(self.tables.micro_batches)
         return replace(self, result=replace(self.result, cost=seconds)).knowing(self)
 
     @property
@@ -237,15 +237,28 @@ class Candidate:
 
     @cached_property
     def placed(self) -> tuple[dict[str, PlannedOp], dict[tuple[str, int], PlannedEdge]]:
-        """Placements and steps."""
+        """Placements and steps; where gradients travel in buckets, some take other ways."""
         return place(self.tables, self.result.choice, self.paths)
+
+    @property
+    def edges(self) -> Mapping[tuple[str, int], PlannedEdge]:
+        """The plan's steps."""
+        return self._edges_with(self.travel)
+
+    def _edges_with(self, travel: Bucketed) -> Mapping[tuple[str, int], PlannedEdge]:
+        return self.one_by_one.edges if travel[0] else self.placed[1]
+
+    @cached_property
+    def _serial(self) -> StepMaker:
+        """What lists the tasks of its step without buckets."""
+        tables = self.tables
+        sizes = tables.grouping.graph, tables.model, tables.micro_batches
+        return StepMaker(*sizes, *self.placed, tables.again)
 
     @cached_property
     def one_by_one(self) -> StepMaker:
         """What lists the tasks of its step, with one micro-batch in flight."""
-        tables = self.tables
-        sizes = tables.grouping.graph, tables.model, tables.micro_batches
-        return StepMaker(*sizes, *self.placed, tables.again)
+        return on_one_way(self._serial) if self.tables.model.overlap else self._serial
 
     @cached_property
     def maker(self) -> StepMaker:
@@ -311,7 +324,9 @@ class Candidate:
         return self.least_s if is_free else self._seconds_with(self.travel)
 
     def _seconds_with(self, travel: Bucketed) -> float:
-        return self.seconds - self.maker.latency_s(travel[0]) - self.maker.hidden_s(*travel)
+        apart_s = self.one_by_one.exchange_s - self._serial.exchange_s
+        saved_s = self.maker.latency_s(travel[0]) + self.maker.hidden_s(*travel)
+        return self.seconds + apart_s - saved_s
 
     @cached_property
     def excess_bytes(self) -> float:
@@ -372,7 +387,8 @@ class Candidate:
         where = model.cluster.mesh, model.cluster.device.kind
         known = again, travel[0], model.ema, self.turns if again.in_flight > 1 else (), travel[1]
         sizes = self.tables.micro_batches, model.optimizer
-        return PlannedStep(graph, *where, *sizes, *self.placed, *known)
+        ops, edges = self.placed[0], self._edges_with(travel)
+        return PlannedStep(graph, *where, *sizes, ops, edges, *known)
 
     @property
     def fits(self) -> bool:

@@ -44,6 +44,7 @@ from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...graph.graph import SOURCE_KINDS, Graph, Op
 from ...graph.placed import PlannedEdge, PlannedOp
+from ...sbp import collectives
 from .passes import Cause, Course, Free, Operator, Turn
 from .simulate import Queued, Slowdown, run
 
@@ -132,6 +133,14 @@ class StepMaker:
         """Of each exchange (seconds of latency, further seconds), once."""
         trips = [self._trips.along(e.spec, e.given, e.steps) for e in self.exchanges]
         return tuple((trip.alpha_s, trip.seconds - trip.alpha_s) for trip in trips)
+
+    def bucket_s_along(
+        self, members: Sequence[int], ways: Sequence[tuple[collectives.Step, ...]]
+    ) -> float:
+        """Seconds of the exchange of a bucket whose gradients take these steps, each its own."""
+        pairs = zip((self.exchanges[n] for n in members), ways, strict=True)
+        trips = [self._trips.along(one.spec, one.given, steps) for one, steps in pairs]
+        return trips[0].alpha_s + sum(trip.seconds - trip.alpha_s for trip in trips)
 
     @cached_property
     def exchange_s(self) -> float:

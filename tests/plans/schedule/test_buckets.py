@@ -3,12 +3,14 @@
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from autoddl.cluster.spec import Cluster
+from autoddl.cost.account import Trips
 from autoddl.cost.exchange import Buckets
 from autoddl.cost.model import Ends, StepPrice
 from autoddl.graph.graph import SOURCE_KINDS, Graph
@@ -17,11 +19,16 @@ from autoddl.planner.estimate import StepParts, one_at_a_time
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.realize import Candidate
+from autoddl.planner.schemes import each_baseline
 from autoddl.planner.tables.group_table import Space
 from autoddl.planner.tables.tables import Tables, build_tables
 from autoddl.plans.figures import figures
-from autoddl.plans.schedule.buckets import best_buckets, earliest_runs
+from autoddl.plans.schedule.buckets import best_buckets, earliest_runs, on_one_way
+from autoddl.plans.schedule.step import StepMaker
 from autoddl.plans.stage_figures import stage_figures
+from autoddl.sbp.collectives import Step
+from autoddl.sbp.layout import TensorSpec, is_even
+from autoddl.sbp.placement import NdSbp, S
 from autoddl.sbp.redistribute import PathTable
 from autoddl.search.problem import SearchResult
 from tests.clusters import cluster
@@ -94,6 +101,78 @@ def linked(machine: Cluster, times: float) -> Cluster:
     )
     inter = dataclasses.replace(machine.inter, alpha_s=alpha_s, beta_s_per_byte=beta_s)
     return dataclasses.replace(machine, inter=inter)
+
+
+def in_ways(ways: Sequence[str], columns: tuple[int, ...], times: float) -> StepMaker:
+    """Data parallelism on 2x2, whose gradients take these ways in turn; times: the latency."""
+    graph, machine = mlp(4096, columns), cluster("laptop", 2, 2)
+    inter = dataclasses.replace(machine.inter, alpha_s=machine.inter.alpha_s * times)
+    machine = dataclasses.replace(machine, inter=inter)
+    _, plan = next(each_baseline(graph, machine, PlanOptions(micro_batches=1, overlap=False)))
+    assert plan is not None
+    stage, edges = plan.stage, dict(plan.stage.edges)
+    for number, one in enumerate(stage.exchanges):
+        steps = tuple(map(Step.parse, ways[number % len(ways)].split("; ")))
+        edges[one.key] = dataclasses.replace(edges[one.key], backward=steps)
+    return stage_figures(dataclasses.replace(stage, edges=edges)).maker
+
+
+DIRECT, HOSTS_FIRST = "all_reduce[0,1] P->B", "all_reduce[0] P->B; all_reduce[1] P->B"
+INSIDE_FIRST = "reduce_scatter[1] P->S0; all_reduce[0] P->B; all_gather[1] S0->B"
+TWICE = "reduce_scatter[1] P->S0; reduce_scatter[0] P->S1; all_gather[0] S1->B; all_gather[1] S0->B"
+
+
+@pytest.mark.parametrize("times", [0.01, 1, 100])  # the latency between hosts
+@pytest.mark.parametrize(
+    "ways, columns, shared",
+    [
+        ((DIRECT, HOSTS_FIRST), (512, 256, 8), (DIRECT, HOSTS_FIRST)),
+        ((HOSTS_FIRST, INSIDE_FIRST), (512, 256, 8), (HOSTS_FIRST, INSIDE_FIRST)),
+        ((HOSTS_FIRST, INSIDE_FIRST, DIRECT), (512, 9, 16), (HOSTS_FIRST, DIRECT)),
+        ((INSIDE_FIRST, HOSTS_FIRST, HOSTS_FIRST), (512, 7, 8), (HOSTS_FIRST,)),
+        ((DIRECT,), (512, 256, 8), (DIRECT,)),
+        ((TWICE, HOSTS_FIRST), (512, 256, 8), (HOSTS_FIRST,)),
+    ],
+    ids=["two", "split", "three of which all can take two", "odd", "one", "split twice"],
+)
+def test_gradients_of_one_all_reduce_take_the_way_that_is_best_for_all(
+    ways, columns, shared, times
+):
+    """Each ends where it did; shared: the ways that all of them can take."""
+    maker = in_ways(ways, columns, times)
+    prices = {way: taken(maker, [way] * len(maker.exchanges)) for way in shared}
+    own = [ways[n % len(ways)] for n in range(len(maker.exchanges))]
+    best_s, best = min((seconds, way) for way, seconds in prices.items())
+    found = on_one_way(maker)
+    if best_s < taken(maker, own) and len(ways) > 1:
+        assert len({one.company for one in found.exchanges}) == 1
+        assert found.bucket_s(range(len(own))) == pytest.approx(best_s, rel=1e-12), best
+    else:
+        assert found is maker
+    for one in found.exchanges:
+        nd = one.given
+        for step in one.steps:
+            nd = step.apply(nd)
+            assert is_even(one.spec.shape, nd, maker.model.cluster.mesh)
+        assert nd == NdSbp.broadcast(2)
+
+
+def taken(maker: StepMaker, ways: Sequence[str]) -> float:
+    """Seconds where all gradients that take one of the ways travel together."""
+    trips, found, latencies = Trips(maker.model), 0.0, {}
+    for one, way in zip(maker.exchanges, ways, strict=True):
+        steps = tuple(map(Step.parse, way.split("; ")))
+        sizes = TensorSpec((one.spec.numel,), one.spec.dtype)  # as they lie in a bucket
+        steps = steps if way == TWICE else tuple(map(on_first_dim, steps))
+        trip = trips.along(one.spec if way == TWICE else sizes, one.given, steps)
+        found += trip.seconds - trip.alpha_s
+        latencies[way] = trip.alpha_s
+    return found + sum(latencies.values())
+
+
+def on_first_dim(step: Step) -> Step:
+    source, target = (S(0) if p.is_split else p for p in (step.source, step.target))
+    return dataclasses.replace(step, source=source, target=target)
 
 
 LAPTOP, PIZ_DAINT = cluster("laptop", 2, 1), cluster("piz_daint", 2, 1)
