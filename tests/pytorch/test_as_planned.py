@@ -123,6 +123,19 @@ def test_the_norm_of_parts_in_a_hook_is_refused():
     torch.nn.utils.clip_grad_norm_(Model().parameters(), 0.1)
 
 
+def test_grad_scalers_are_refused():
+    """One in the loss left all gradients scaled, one in the loop updated once more."""
+    scaler = torch.amp.GradScaler("cpu")
+    with pytest.raises(ValueError, match='scaled by a GradScaler.* precision="float16"'):
+        trained(Model(), lambda y, t: scaler.scale(F.mse_loss(y, t)))
+    trained(Model(), lambda y, t: torch.amp.GradScaler("cpu", enabled=False).scale((y - t).sum()))
+    trainer = trained(Model())
+    scaler.scale(torch.zeros(()))
+    scaler.unscale_(trainer.optimizer)
+    with pytest.raises(ValueError, match="GradScaler's, too"):
+        scaler.step(trainer.optimizer)
+
+
 KINDS = {
     "nadam": lambda p: torch.optim.NAdam(p, lr=1e-2),
     "asgd": lambda p: torch.optim.ASGD(p, lr=1e-2, lambd=0.1, t0=1),

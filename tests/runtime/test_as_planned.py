@@ -108,6 +108,21 @@ def test_a_step_without_gradients_is_refused(mode):
     trainer.step(*batch())
 
 
+def test_a_loop_that_updates_once_more_is_refused():
+    """Its optimizer took the same gradients again."""
+    trainer = planned(Model())
+    trainer.step(*batch())
+    before = {name: x.numpy().copy() for name, x in trainer.state_dict().items()}
+    with pytest.raises(ValueError, match=r"leave out optimizer\.step"):
+        trainer.optimizer.step()
+    for name, x in trainer.state_dict().items():
+        assert (x.numpy() == before[name]).all()
+    schedule = flow.optim.lr_scheduler.StepLR(trainer.optimizer, 1, 0.5)
+    trainer.step(*batch())
+    schedule.step()
+    assert trainer.optimizer.param_groups[0]["lr"] == 0.05
+
+
 class Strange(nn.Module):
     """Something that runs as it is."""
 

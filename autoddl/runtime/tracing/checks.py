@@ -214,6 +214,14 @@ def not_called(function: str) -> ValueError:
     )
 
 
+def scaled_twice() -> ValueError:
+    """Why a loss is refused that a `GradScaler` scales."""
+    return ValueError(
+        "the loss is scaled by a GradScaler, and nobody would divide the gradients by that again: "
+        'leave it out; precision="float16" scales the loss and its gradients'
+    )
+
+
 def own_backward(name: str, kind: str) -> ValueError:
     """Why a function is refused of a class whose backward pass is its own."""
     return ValueError(

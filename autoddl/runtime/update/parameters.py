@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import MethodType
 from typing import Any
 
 from ...sbp.mesh import Mesh
@@ -36,6 +38,37 @@ def check_handed(handed: Iterable[Any], taken: Iterable[Any]) -> None:
             "which stay as they are: autoddl trains parameters of its own, and gives them to the "
             "function. Make it of these, e.g. lambda p: SGD(p, lr=0.1)"
         )
+
+
+class OwnSteps:
+    """The user's optimizer steps inside of `here()` alone.
+
+    A trainer's step has updated the parameters: a loop's `optimizer.step()`, or a `GradScaler`'s,
+    would do so once more, by the same gradients.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._is_here = False
+        own = optimizer.step
+
+        def step(_: Any, *given: Any, **options: Any) -> Any:
+            if not self._is_here:
+                raise ValueError(
+                    "trainer.step has updated the parameters, and the optimizer would do so once "
+                    "more by the same gradients: leave out optimizer.step() (a GradScaler's, too: "
+                    'precision="float16" scales the loss)'
+                )
+            return own(*given, **options)
+
+        optimizer.step = MethodType(step, optimizer)  # schedulers look for a method
+
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        self._is_here = True
+        try:
+            yield
+        finally:
+            self._is_here = False
 
 
 def check_step(kind: type[Any]) -> None:

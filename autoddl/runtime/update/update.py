@@ -14,7 +14,7 @@ from .average import Average, check_decay
 from .clip import check_norm, clip_gradients
 from .finite import all_finite, check_choice, health
 from .loss_scale import LossScaler
-from .parameters import Parameters, one_number
+from .parameters import OwnSteps, Parameters, one_number
 
 Hook = Callable[[Iterator[tuple[str, Any]]], Any]
 
@@ -82,6 +82,7 @@ class Update:
         # a rank whose parameters are all frozen has an optimizer too, for schedulers to drive
         given = self._trained or Parameters([one_number(backend)])
         self.optimizer = backend.optimizer(optimizer, given)
+        self._own_steps = OwnSteps(self.optimizer.own)
 
     @property
     def scale(self) -> float:
@@ -121,7 +122,8 @@ class Update:
         if finite:
             for state in self.states.values():
                 state.give_gradients()
-            self.optimizer.step()
+            with self._own_steps.here():
+                self.optimizer.step()
             if self.average is not None:
                 self.average.update()
         if self._debug:

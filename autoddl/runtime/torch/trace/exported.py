@@ -28,8 +28,8 @@ from ....graph.aten.composed import COMPOSED
 from ....graph.aten.table import may_change
 from ...calling import Calling
 from ...nested import take_tensors
+from ...tracing import checks
 from ...tracing.carried import Carried
-from ...tracing.checks import changing, check_loss, is_own, not_called, not_recorded, own_backward
 from ...tracing.instead import as_finite, instead, made_instead
 from .opaque import OPAQUE, Opaque
 from .repeats import AGAIN, LIBRARY, Group, recorded_once
@@ -71,12 +71,12 @@ class Whole(nn.Module):
         buffers = dict(self.named_buffers())
         result = self.model(*args, **kwargs)
         for name in (n for n, x in self.named_buffers() if x is not buffers.get(n)):
-            raise changing("the buffer", name)
+            raise checks.changing("the buffer", name)
         self.noted.structure, outputs = take_tensors(result, torch.Tensor)
         if self.loss is None:
             return tuple(outputs)
         value = self.loss(result, target)
-        check_loss(value, torch.Tensor)
+        checks.check_loss(value, torch.Tensor)
         return (*outputs, value)
 
 
@@ -109,9 +109,9 @@ def export(
     try:
         return _export(whole, example, None), False
     except Exception as error:
-        if is_own(error):
+        if checks.is_own(error):
             raise
-        raise not_recorded(whole.model, error) from error
+        raise checks.not_recorded(whole.model, error) from error
 
 
 @contextlib.contextmanager
@@ -142,7 +142,8 @@ def _losses_reduced_as_asked() -> Iterator[None]:
 def _export(whole: Whole, example: Sequence[torch.Tensor], shapes: Any) -> ExportedProgram:
     ours, hooks = instead(torch, "ctc_loss", _ctc), instead(Tensor, "register_hook", _hook)
     sizes = instead(builtins, "len", _length)  # Python's own gives a plain number
-    with _no_own_backward(), hooks, plain_calls(), ours, sizes, whole.opaque.recorded():
+    scales = instead(torch.amp.GradScaler, "scale", _scaled)
+    with _no_own_backward(), hooks, scales, plain_calls(), ours, sizes, whole.opaque.recorded():
         program = torch.export.export(whole, tuple(example), dynamic_shapes=shapes, strict=False)
     _inline_regions(program.graph_module)
     if any(n.op == "call_function" and may_change(n.target) for n in program.graph.nodes):
@@ -181,12 +182,12 @@ def plain_calls() -> Iterator[None]:
         return (x.diagonal().fill_(value), x)[1] if whole else fill(x, value, wrap)
 
     fill = Tensor.fill_diagonal_
-    checks = instead(Distribution, "_validate_args", False)
+    laws = instead(Distribution, "_validate_args", False)
     causal = instead(transformer, "_detect_is_causal_mask", lambda mask, hint, size: hint is True)
     places = instead(Tensor, "fill_diagonal_", diagonal)  # torch's own asks how it lies in memory
     others = made_instead((torch, Tensor, nn.functional), COMPOSED)
     again = instead(CheckpointFunction, "apply", apply)
-    with again, checks, causal, places, others, as_finite(torch):
+    with again, laws, causal, places, others, as_finite(torch):
         yield
 
 
@@ -203,7 +204,13 @@ def _length(x: Any, own: Callable[[Any], int] = len) -> Any:
 
 
 def _hook(x: Tensor, hook: Any) -> None:
-    raise not_called("Tensor.register_hook")
+    raise checks.not_called("Tensor.register_hook")
+
+
+def _scaled(scaler: Any, outputs: Any) -> Any:
+    if scaler.is_enabled():
+        raise checks.scaled_twice()
+    return outputs
 
 
 @contextlib.contextmanager
@@ -214,7 +221,7 @@ def _no_own_backward() -> Iterator[None]:
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         if cls.__module__.startswith("torch."):
             return known.__get__(None, cls)(*args, **kwargs)
-        raise own_backward(f"{cls.__module__}.{cls.__qualname__}", "torch.autograd.Function")
+        raise checks.own_backward(f"{cls.__module__}.{cls.__qualname__}", "torch.autograd.Function")
 
     with instead(torch.autograd.Function, "apply", classmethod(apply)):
         yield
