@@ -16,13 +16,37 @@ _RESTORED = *_CONTAINERS, OrderedDict  # of hooks, too, which transformers adds 
 _NOT_CARRIED = "_parameters", "_buffers", "_modules", "training"
 
 
+class Drawn:
+    """Whether Python's generator of random numbers, or NumPy's, has been asked for some.
+
+    A plan, which records one pass, would go on with those that were drawn then.
+    """
+
+    def __init__(self) -> None:
+        self._before = random.getstate(), np.random.get_state()
+
+    def check(self) -> None:
+        """ValueError if one has."""
+        state = random.getstate(), np.random.get_state()
+        if state[0] != self._before[0] or str(state[1]) != str(self._before[1]):
+            raise ValueError(
+                "the model's forward pass draws numbers from Python's random or NumPy's, and a "
+                "plan, which records one pass, would go on with the first ones; draw with the "
+                "framework's operators (Dropout, rand), or outside of the model as an input"
+            )
+
+    def restore(self) -> None:
+        """The generators are as they were."""
+        random.setstate(self._before[0])
+        np.random.set_state(self._before[1])
+
+
 class Carried:
     """What a model's modules hold in Python beside parameters, buffers and modules.
 
     A trace records one forward pass. What a pass leaves for the next one, such as a counter or the
     last hidden state, would be lost without a word, and is refused: a second pass tells it from
-    what is made once, or only kept to be looked at. Numbers that Python or NumPy draws are refused
-    as well, as a plan would go on with the first ones.
+    what is made once, or only kept to be looked at. So are numbers that are `Drawn`.
     """
 
     def __init__(self, model: Any, kind: type) -> None:
@@ -35,7 +59,7 @@ class Carried:
             for key, (value, _) in self._before.items()
             if type(value) in _RESTORED
         }
-        self._drawn = random.getstate(), np.random.get_state()
+        self._drawn = Drawn()
         self._refused = ""
 
     def has_changed(self) -> bool:
@@ -65,13 +89,7 @@ class Carried:
                 "which records one pass, would not; give it to the model as an input and return "
                 "what is to come next"
             )
-        state = random.getstate(), np.random.get_state()
-        if state[0] != self._drawn[0] or str(state[1]) != str(self._drawn[1]):
-            raise ValueError(
-                "the model's forward pass draws numbers from Python's random or NumPy's, and a "
-                "plan, which records one pass, would go on with the first ones; draw with the "
-                "framework's operators (Dropout, rand), or outside of the model as an input"
-            )
+        self._drawn.check()
 
     def restore(self) -> None:
         """The modules and generators are as they were."""
@@ -85,8 +103,7 @@ class Carried:
             if _changed({0: (0, list(_inside(content, 1)))}, {0: (0, list(_inside(value, 1)))}):
                 value.clear()
                 (value.extend if isinstance(value, (list, deque)) else value.update)(content)
-        random.setstate(self._drawn[0])
-        np.random.set_state(self._drawn[1])
+        self._drawn.restore()
 
     def _now(self) -> dict[tuple[str, str], tuple[Any, list[Any]]]:
         """(module's path, name) -> the value, and what is in it."""

@@ -35,6 +35,7 @@ from ...traced import (
     state_keys,
     with_hints,
 )
+from ...tracing.carried import Drawn
 from ...tracing.modes import Mode, evaluated, join
 from .batch import Scaling, compare, same_values, sized
 from .emit import emit
@@ -89,7 +90,12 @@ def trace_with_state(
     source = _Source(model, tuple(tensors), loss, calling)
     known = known or is_known
     name = name or type(model).__name__
-    attempt, found, reasons, evaluation = _in_training_and_evaluation(source, known, name)
+    drawn = Drawn()
+    try:
+        attempt, found, reasons, evaluation = _in_training_and_evaluation(source, known, name)
+        drawn.check()
+    finally:
+        drawn.restore()
     check_trainable(found.graph)
     _warn(found.graph, reasons)
     return Traced(

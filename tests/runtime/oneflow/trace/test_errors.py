@@ -1,5 +1,8 @@
 """What a user is told when a model cannot be traced."""
 
+import random
+
+import numpy as np
 import oneflow as flow
 import oneflow.nn as nn
 import oneflow.nn.functional as F
@@ -92,6 +95,15 @@ def test_what_depends_on_values_is_refused_with_a_way_out(function, advice):
     told, way_out = str(caught.value).split("\n")
     assert "submodule 'part' (_Part), called with" in told and "test_errors.py:" in told
     assert way_out.startswith(advice)
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_numbers_that_python_or_numpy_draws_are_refused(draw):
+    """A layer that is left out at random was there, or was not, in all steps."""
+    before = random.getstate()
+    with pytest.raises(ValueError, match="draws numbers from Python's random or NumPy's"):
+        trace(Failing(lambda x: x if draw() < 0.5 else 2 * x), toys.rows())
+    assert random.getstate() == before
 
 
 def test_an_error_under_no_grad_is_not_hidden():

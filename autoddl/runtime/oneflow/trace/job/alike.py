@@ -11,11 +11,10 @@ from __future__ import annotations
 import functools
 import random
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-import numpy as np
 import oneflow as flow
 import oneflow._oneflow_internal as internal
 import oneflow.nn as nn
@@ -107,7 +106,7 @@ class Comparison:
             given.append((tuple(x.shape), x.dtype, x.requires_grad, role))
         return (
             *given, self.said(structure), *self._module(module), *self._code(module),
-            flow.is_grad_enabled(), *_random_state(),
+            flow.is_grad_enabled(),
         )  # fmt: skip
 
     def _module(self, module: nn.Module) -> Iterator[Hashable]:
@@ -189,9 +188,3 @@ def _held_by(cls: type) -> Iterator[Mapping[str, Any]]:
                 raise Unlike
             yield vars(base)
             yield vars(sys.modules[base.__module__])
-
-
-def _random_state() -> Sequence[Hashable]:
-    """Of Python's and NumPy's numbers, by which a layer may decide what it does."""
-    state = np.random.get_state(legacy=False)
-    return hash(random.getstate()), hash(state["state"]["key"].tobytes()), state["state"]["pos"]
