@@ -86,6 +86,14 @@ CAUSAL = {
                     "num_experts_per_tok": 2, "first_k_dense_replace": 1}),
     "gpt_oss": ("GptOssForCausalLM", {**_HEADS, **_EXPERTS, "sliding_window": 8}),
     "granitemoe": ("GraniteMoeForCausalLM", {**_GROUPED, **_EXPERTS}),
+    "falcon_h1": ("FalconH1ForCausalLM", {**_HEADS, "mamba_d_ssm": 64, "mamba_n_heads": 8,
+                  "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 16,
+                  "mamba_chunk_size": 8}),
+    "jamba": ("JambaForCausalLM", {**_GROUPED, "attn_layer_period": 2, "attn_layer_offset": 1,
+              "expert_layer_period": 2, "expert_layer_offset": 1, "num_experts": 4,
+              "mamba_d_state": 8, "use_mamba_kernels": False}),
+    "llama4": ("Llama4ForCausalLM", {**_HEADS, "num_local_experts": 4, "intermediate_size_mlp": 64,
+               "attention_chunk_size": 8}),
     "xglm": ("XGLMForCausalLM", {"vocab_size": WORDS, "d_model": 32, "num_layers": 2, "ffn_dim": 64,
              "attention_heads": 4, "max_position_embeddings": 64}),
     "codegen": ("CodeGenForCausalLM", {"vocab_size": WORDS, "n_embd": 32, "n_layer": 2, "n_head": 4,
@@ -152,6 +160,9 @@ IMAGES = {
                   "depths": [1, 1], "layer_type": "basic", "num_labels": 10}),
     "swin_hf": ("SwinForImageClassification", {"image_size": SIDE, "patch_size": 4, "embed_dim": 16,
                 "depths": [2, 2], "num_heads": [2, 4], "window_size": 4, "num_labels": 10}),
+    "swinv2": ("Swinv2ForImageClassification", {"image_size": SIDE, "patch_size": 4,
+               "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4], "window_size": 4,
+               "num_labels": 10}),
     "convnextv2": ("ConvNextV2ForImageClassification", {"hidden_sizes": [8, 16], "depths": [1, 1],
                    "num_stages": 2, "num_labels": 10}),
     "levit": ("LevitForImageClassification", {"image_size": SIDE, "hidden_sizes": [16, 32, 32],
@@ -178,13 +189,14 @@ VISION = (
     "mnasnet0_5", "resnext", "wide_resnet", "googlenet", "inception_v3", "alexnet", "swin_v2_t",
     "maxvit_t", "efficientnet_v2_s",
 )  # fmt: skip
-OTHERS = ("clip", "whisper", "wav2vec2")
+OTHERS = ("clip", "whisper", "wav2vec2", "detr", "llava", "patchtst")
 ASKED = (
     *VISION[:8], "gpt2", "bert", "llama", "qwen3", "gemma2", "t5", "mixtral", "mamba2",
 )  # fmt: skip
 TRAINED = (
     *ASKED, "deit", "vit", "falcon", "phi3", "qwen2", "opt", "gptneox", "olmo2", "distilbert",
-    "bart", "whisper", "clip",
+    "bart", "whisper", "clip", "falcon_h1", "jamba", "llama4", "swinv2", "detr", "llava",
+    "patchtst",
 )  # fmt: skip
 NAMES = (*VISION, *CAUSAL, *MASKED, *SEQUENCES, *IMAGES, *OTHERS)
 
@@ -219,6 +231,8 @@ def _shape(name):
 
 
 def _own_loss(result, batch):
+    if "pred_boxes" in result:  # without the matching of boxes, which looks at values
+        return result["logits"].square().mean() + (result["pred_boxes"] - 0.3).square().mean()
     if "loss" not in result:  # of pairs of texts and images
         scores = result["logits_per_text"]
         return nn.functional.cross_entropy(scores, torch.arange(scores.shape[0]))
@@ -300,6 +314,27 @@ def _hugging_face(name):
                  "num_conv_pos_embedding_groups": 2, "num_labels": 10, "apply_spec_augment": False,
                  "classifier_proj_size": 16, "pad_token_id": 0}  # fmt: skip
         return _made(transformers, "Wav2Vec2ForSequenceClassification", small), _waves
+    if name == "patchtst":
+        small = {"num_input_channels": 3, "context_length": 32, "patch_length": 8,
+                 "patch_stride": 8, "prediction_length": 8, "d_model": 32, "ffn_dim": 64,
+                 "num_hidden_layers": 2, "num_attention_heads": 4}  # fmt: skip
+        return _made(transformers, "PatchTSTForPrediction", small), _series
+    if name == "detr":  # which asks whether numbers are finite in training
+        eyes = transformers.ResNetConfig(
+            embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic",
+            out_features=["stage2"],
+        )  # fmt: skip
+        small = {**_BART, "backbone_config": eyes, "encoder_layers": 1, "decoder_layers": 1,
+                 "num_queries": 6, "num_labels": 5, "use_timm_backbone": False,
+                 "backbone": None}  # fmt: skip
+        return _made(transformers, "DetrForObjectDetection", small), _pixels
+    if name == "llava":  # which takes hidden states by hooks that its first call registers
+        eyes = transformers.CLIPVisionConfig(**_IMAGE, projection_dim=16, attention_dropout=0.0)
+        words = transformers.LlamaConfig(**_GROUPED)
+        config = transformers.LlavaConfig(
+            vision_config=eyes, text_config=words, image_token_index=2, image_seq_length=16
+        )
+        return transformers.LlavaForConditionalGeneration(config), _read_images
     raise ValueError(f"no model {name!r} here; there are {', '.join(NAMES)}")
 
 
@@ -335,6 +370,24 @@ def _image(step):
     drawn = _drawn(step)
     pixels = torch.randn(ROWS, 3, SIDE, SIDE, generator=drawn)
     return {"pixel_values": pixels, "labels": torch.randint(0, 10, (ROWS,), generator=drawn)}
+
+
+def _pixels(step):
+    return {"pixel_values": _image(step)["pixel_values"]}
+
+
+def _read_images(step):
+    """Words of which sixteen stand for parts of the image."""
+    drawn = _drawn(step)
+    words = torch.randint(3, WORDS, (ROWS, 24), generator=drawn)
+    words[:, 2:18] = 2
+    labels = torch.randint(3, WORDS, (ROWS, 24), generator=drawn)
+    return {**_pixels(step), "input_ids": words, "labels": labels}
+
+
+def _series(step):
+    values = torch.randn(ROWS, 40, 3, generator=_drawn(step))
+    return {"past_values": values[:, :32], "future_values": values[:, 32:]}
 
 
 def _pairs(step):
