@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ...graph.hints import WAY_OUT, is_batchwise, is_opaque
 from ..backend import Tensor
 
+_PACKAGE = Path(__file__).parents[2]
 _PLACES = "it moves or makes tensors on a device of its own choice; autoddl places them itself"
 # what a framework's message, which has these words, means to a user
 _MEANINGS = {
@@ -263,4 +265,17 @@ def reason(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     where = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', text)
     place = f" (line {where[-1][1]} of {where[-1][0]})" if where else ""
+    if where and Path(where[-1][0]).is_relative_to(_PACKAGE):  # as of `as_finite`
+        place = _line(error)
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}{place}".rstrip(".")
+
+
+def _line(error: BaseException) -> str:
+    """The innermost line that has failed of code that is neither ours nor torch's."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        made_in = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+        if made_in not in (__name__.partition(".")[0], "torch"):
+            found = f" (line {trace.tb_lineno} of {trace.tb_frame.f_code.co_filename})"
+        trace = trace.tb_next
+    return found
