@@ -120,6 +120,7 @@ FUNCTIONS = {
     "topk": lambda y: y.topk(2, 1, largest=False)[0] + y.topk(2, 0)[0].sum(),
     "argmax": lambda y: y * F.one_hot(y.argmax(1), WIDTH) + y.argmin(0) + y.flatten().argmax(),
     "histogram": lambda y: y * torch.histc(as_numbers(y).clamp(0, 5).float(), 6, 0, 5),
+    "ending_histogram": lambda y: y * torch.histc((10 * y).long().abs().float(), 6, 0, 6),
     "bins": lambda y: y * torch.bincount(as_numbers(y[:, 0]).clamp(0, 5), minlength=WIDTH) +
         y.detach().argmax(1).bincount(y.detach()[:, 0].double(), WIDTH).float() * y,
     "reduced_by_index": lambda y: torch.zeros(ROWS, 3).index_reduce(

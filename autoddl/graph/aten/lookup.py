@@ -236,11 +236,14 @@ def index_put(e: GraphBuilder, a: Args) -> Ref:
 @aten("histc")
 def histc(e: GraphBuilder, a: Args) -> Ref:
     """How many of some whole numbers are 0, 1, ..., as routers count the tokens of an expert."""
-    x, bins = e.ref(a["self"]), a["bins"]
+    x, bins, most = e.ref(a["self"]), a["bins"], a["max"]
     made = next((op for op in reversed(e.ops) if x.name in op.outputs), None)
     whole = made is not None and made.kind == "cast" and not e.tensors[made.inputs[0]].spec.is_float
-    if a["min"] != 0 or a["max"] != bins - 1 or (x.is_float and not whole):
+    if a["min"] != 0 or most not in (bins - 1, bins) or (x.is_float and not whole):
         raise Unknown("a histogram of other numbers than 0, 1, ... bins - 1")
+    if most == bins:  # which the last bin has, too
+        ends = e.op("scalar_logical_equal", [x], x.shape, "bool", operand=bins)
+        x = e.op("where_scalar_x", [ends, x], x.shape, x.dtype, operand=bins - 1)
     rows = e.reshaped(x, (product(x.shape), 1))
     steps = {"integer_start": 0, "integer_limit": bins, "integer_delta": 1}
     numbers = e.cast(e.op("arange", [], (bins,), "int64", dtype="int64", **steps), x.dtype)
