@@ -90,24 +90,24 @@ def planned(name: str, size: int) -> dict[str, Callable[[], Any]]:
     from autoddl.runtime.oneflow.trace.trace import trace_with_state
     from autoddl.runtime.oneflow.trainer import build_trainer
 
-    model, batch, loss = model_of(name)
-    traced = trace_with_state(model, *batch, loss=loss)
     cluster = Cluster.load(MACHINE).with_shape(1, size)
     options = PlanOptions(
         optimizer="sgd", micro_batches=1, zero=False, batch_norm="shard", overlap=True
     )
-    spaces = {"searched": None, "data parallel": data_parallel(traced.graph)}
     steps: dict[str, Callable[[], Any]] = {}
-    for kind in ("searched",) if size == 1 else spaces:
-        space = spaces[kind]
-        given = {} if space is None else {"space": space}
+    for kind in ("searched",) if size == 1 else ("searched", "data parallel"):
+        model, batch, loss = model_of(name)  # for each, as trainers that take turns share nothing
+        traced = trace_with_state(model, *batch, loss=loss)
+        graph, given = traced.graph, dict[str, Any]()
+        if kind == "data parallel":
+            given = {"space": data_parallel(graph)}
 
-        def make(given: dict[str, Any] = given) -> str:
-            return find_plan(traced.graph, cluster, options, **given).dumps()
+        def make(graph: Any = graph, given: dict[str, Any] = given) -> str:
+            return find_plan(graph, cluster, options, **given).dumps()
 
         plan = Plan.loads(share_text(make, OneFlow()))
         trainer = build_trainer(traced, plan, lambda p: flow.optim.SGD(p, lr=1e-3))
-        steps[kind] = lambda step=trainer.step: step(*batch)
+        steps[kind] = lambda step=trainer.step, batch=batch: step(*batch)
     return steps
 
 
