@@ -25,7 +25,7 @@ from ..cost.tape import ALIGNMENT_BYTES
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..graph.regions import Blocks
-from ..plans.schedule.buckets import best_buckets, best_waits, on_one_way
+from ..plans.schedule.buckets import best_buckets, best_travel, on_one_way
 from ..plans.schedule.duplex import TurnsMaker, best_turns
 from ..plans.schedule.orders import Turns
 from ..plans.schedule.step import StepMaker
@@ -185,8 +185,8 @@ NEAR_FREE = 0.003
 # ResNet-50 on 2x8 is planned in 1.08 times as long, with half and twice of it as fast.
 ROOMY = 0.25
 _WORKED_OUT = (
-    "placed", "_serial", "one_by_one", "maker", "_free_travel", "least_s", "travel", "step_s",
-    "_serial_bytes", "excess_bytes", "needed_bytes",
+    "placed", "_serial", "_ways", "_soonest", "maker", "_free_travel", "least_s", "travel",
+    "step_s", "_serial_bytes", "excess_bytes", "needed_bytes",
 )  # fmt: skip
 
 
@@ -256,9 +256,22 @@ class Candidate:
         return StepMaker(*sizes, *self.placed, tables.again)
 
     @cached_property
+    def _ways(self) -> list[StepMaker]:
+        """The same, and with other ways of gradients, which may be sooner in buckets."""
+        other = on_one_way(self._serial) if self.tables.model.overlap else self._serial
+        return [self._serial] if other is self._serial else [self._serial, other]
+
+    @cached_property
+    def _soonest(self) -> tuple[StepMaker, Bucketed]:
+        """Of these the one whose step ends first, with its buckets."""
+        found = [(*best_travel(maker), maker) for maker in self._ways]
+        _, travel, maker = min(found, key=lambda item: item[0])
+        return maker, travel
+
+    @property
     def one_by_one(self) -> StepMaker:
         """What lists the tasks of its step, with one micro-batch in flight."""
-        return on_one_way(self._serial) if self.tables.model.overlap else self._serial
+        return self._ways[0] if len(self._ways) == 1 else self._soonest[0]
 
     @cached_property
     def maker(self) -> StepMaker:
@@ -307,8 +320,7 @@ class Candidate:
     @cached_property
     def _free_travel(self) -> Bucketed:
         """The fastest buckets, whether or not they fit the memory."""
-        buckets = best_buckets(self.maker)
-        return buckets, () if self.turns else best_waits(self.maker, buckets)
+        return (best_buckets(self.maker), ()) if self.turns else self._soonest[1]
 
     @cached_property
     def least_s(self) -> float:
