@@ -18,15 +18,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from ..graph.graph import SOURCE_KINDS, Graph
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Step
 from ..sbp.layout import TensorSpec
-from ..sbp.placement import B, NdSbp
+from ..sbp.placement import B, NdSbp, S
 
 Key = tuple[str, int]
 Buckets = tuple[tuple[int, ...], ...]
@@ -63,7 +63,7 @@ class Exchange:
     @property
     def company(self) -> Hashable:
         """Equal for gradients that may travel in one bucket."""
-        if not self.is_all_reduce:
+        if not self.is_all_reduce or flat_steps(self.steps) is None:
             return self.key
         return self.spec.dtype, self.is_often, tuple((s.way, s.axes) for s in self.steps)
 
@@ -74,6 +74,32 @@ def _is_all_reduce(given: NdSbp, steps: tuple[Step, ...]) -> bool:
     for step in steps:
         nd = step.apply(nd)
     return all(given[axis].is_partial and nd[axis] == B for axis in touched)
+
+
+@lru_cache(maxsize=256)
+def flat_steps(steps: tuple[Step, ...]) -> tuple[Step, ...] | None:
+    """The steps of an all-reduce on a flat tensor that is folded; None if none are the same.
+
+    Each step that splits has a dim of its own: pieces of one dim that is split twice would have to
+    follow one another as the mesh's axes do. All but the last of these dims are as long as it takes
+    to split them (`runtime.execution.buckets`).
+    """
+    splits = [step.axes for step in steps if step.target.is_split]
+    if len(splits) < 2:
+        dim_of = dict.fromkeys(chain(*(step.axes for step in steps)), 0)
+    else:
+        dim_of = {axis: dim for dim, axes in enumerate(splits) for axis in axes}
+        gathers = [step.axes for step in steps if step.source.is_split]
+        if sorted(gathers) != sorted(splits) or len(dim_of) < sum(map(len, splits)):
+            return None
+    return tuple(
+        replace(
+            step,
+            source=S(dim_of[step.axes[0]]) if step.source.is_split else step.source,
+            target=S(dim_of[step.axes[0]]) if step.target.is_split else step.target,
+        )
+        for step in steps
+    )
 
 
 def exchanges(

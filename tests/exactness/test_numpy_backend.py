@@ -19,14 +19,17 @@ from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.planner.schemes import each_baseline
 from autoddl.plans import Plan
 from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.comm.passing import Passing
+from autoddl.runtime.execution.buckets import Bucket
 from autoddl.runtime.feed import Feed
 from autoddl.runtime.nested import Slot
 from autoddl.runtime.traced import Evaluation, Traced
 from autoddl.runtime.trainer import Trainer
 from autoddl.runtime.update.loss_scale import LossScaler
+from autoddl.sbp.collectives import Step
 from autoddl.sbp.placement import B, S
 from autoddl.sbp.signature import signatures_of
 from tests import graphs
@@ -158,6 +161,37 @@ def test_random_placements(graph, seed):
 def test_uses_of_a_weight_that_share_a_fork(tmp_path):
     tied = in_float64(graphs.tied(8, 16), tmp_path / "graph.json")
     check(tied, random_plan(tied, cluster_of(2, 2), 3, micro_batches=2))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_gradients_whose_way_splits_them_twice_travel_as_one(graph, parts, monkeypatch):
+    """First inside the hosts, then between them, other dims of each gradient."""
+    options = PlanOptions(micro_batches=parts)
+    _, plan = next(each_baseline(graph, cluster_of(2, 2), options))
+    assert plan is not None
+    way = (
+        "reduce_scatter[1] P->S0; reduce_scatter[0] P->S1; all_gather[0] S1->B; all_gather[1] S0->B"
+    )
+    edges, every = dict(plan.stage.edges), plan.stage.exchanges
+    matrices = [n for n, one in enumerate(every) if len(one.spec.shape) == 2]
+    for n in matrices:
+        steps = tuple(map(Step.parse, way.split("; ")))
+        edges[every[n].key] = dataclasses.replace(edges[every[n].key], backward=steps)
+    others = [(n,) for n in range(len(every)) if n not in matrices]
+    buckets = (*others, tuple(matrices))
+    stage = dataclasses.replace(plan.stage, edges=edges, buckets=buckets, waits=())
+    travelling = []
+    monkeypatch.setattr(Bucket, "bring", noted(Bucket.bring, travelling))
+    check(graph, Plan.on_one_mesh(stage))
+    assert (len(matrices), True) in travelling
+
+
+def noted(bring, travelling):
+    def run(bucket, gradients):
+        travelling.append((len(gradients), bucket.travel is not None))
+        return bring(bucket, gradients)
+
+    return run
 
 
 @SMALLEST

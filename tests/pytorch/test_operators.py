@@ -405,6 +405,7 @@ def test_values_and_gradients_are_atens(part):
     assert not differ([name for name in FUNCTIONS if name not in FIXED][part::3])
 
 
+@pytest.mark.full
 def test_values_and_gradients_are_atens_at_one_batch():
     assert not differ(list(FIXED))
 

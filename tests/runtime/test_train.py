@@ -20,9 +20,8 @@ def train(launch, nproc, *cases, timeout=280):
 @pytest.mark.parametrize(
     ("model", "seeds"),
     [
-        ("transformer", (0,)),
-        pytest.param("transformer", (1,), marks=pytest.mark.full),
-        *(pytest.param(m, (0, 1), marks=pytest.mark.full) for m in ("convnet", "towers")),
+        pytest.param(model, (0, 1), marks=pytest.mark.full)
+        for model in ("transformer", "convnet", "towers")
     ],
 )
 def test_debug_mode_and_random_plans_on_2x2(launch, model, seeds):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...cost.exchange import Key, filling, leaving
+from ...cost.exchange import Key, filling, flat_steps, leaving
 from ...graph.graph import SOURCE_KINDS
 from ...plans import StagePlan
 from ...sbp.collectives import Step
 from ...sbp.layout import Shape, local_shape
-from ...sbp.placement import B, NdSbp, S
+from ...sbp.mesh import Mesh
+from ...sbp.placement import B, NdSbp
 from ..backend import Backend, Tensor
 from ..comm.groups import Groups
 from ..comm.redistribute import LocalFn, prepare
@@ -24,12 +24,14 @@ class Bucket:
     """The uses `edges`, whose gradients have the local `shapes`.
 
     travel: takes all of them, flat and one behind the other; None if each travels by itself
+    folds:  of the flat tensor that travels, the sizes of all dims but the last
     """
 
     edges: tuple[Edge, ...]
     shapes: tuple[Shape, ...]
     travel: LocalFn | None
     backend: Backend
+    folds: Shape = ()
 
     def bring(self, gradients: list[Tensor]) -> list[Tensor]:
         """Where they belong; empties `gradients`, so that these are freed before they travel."""
@@ -38,7 +40,7 @@ class Bucket:
         pairs = zip(self.edges, gradients, strict=True)
         flat = self.backend.cat([edge.before(dy).reshape(-1) for edge, dy in pairs], 0)
         gradients.clear()
-        flat = self.travel(flat)
+        flat = self.travel(flat.reshape((*self.folds, -1))).reshape(-1)
         found, start = [], 0
         for shape in self.shapes:
             size = math.prod(shape)
@@ -62,16 +64,17 @@ def buckets_of(plan: StagePlan, program: Program, groups: Groups) -> tuple[Bucke
         shapes = tuple(
             local_shape(m.spec.shape, m.given, groups.mesh, groups.rank) for m in members
         )
-        flat = _flat_steps(members[0].steps) if len(members) > 1 else None
-        travel = None
+        flat = flat_steps(members[0].steps) if len(members) > 1 else None
+        travel, folds = None, ()
         if flat is not None:
-            size = sum(map(math.prod, shapes))
+            folds, size = _folds(flat, groups.mesh), sum(map(math.prod, shapes))
+            assert size % math.prod(folds) == 0, "a gradient is not split evenly on its way"
+            shape = (*folds, size // math.prod(folds))
             touched = {axis for step in flat for axis in step.axes}
             labels = tuple(x if a in touched else B for a, x in enumerate(members[0].given))
-            travel = prepare(
-                flat, (size,), NdSbp(labels), groups, f"{len(bucket)} gradients", is_own=True
-            )
-        found.append(Bucket(edges, shapes, travel, groups.backend))
+            why = f"{len(bucket)} gradients"
+            travel = prepare(flat, shape, NdSbp(labels), groups, why, is_own=True)
+        found.append(Bucket(edges, shapes, travel, groups.backend, folds))
     return tuple(found)
 
 
@@ -94,18 +97,7 @@ def late_uses(plan: StagePlan) -> dict[Key, str]:
     }
 
 
-def _flat_steps(steps: Sequence[Step]) -> tuple[Step, ...] | None:
-    """The steps of an all-reduce on flat tensors; None where several of them split.
-
-    Pieces of a flat tensor that is split twice must follow one another as the mesh's axes do.
-    """
-    if sum(step.target.is_split for step in steps) > 1:
-        return None
-    return tuple(
-        dataclasses.replace(
-            step,
-            source=S(0) if step.source.is_split else step.source,
-            target=S(0) if step.target.is_split else step.target,
-        )
-        for step in steps
-    )
+def _folds(steps: Sequence[Step], mesh: Mesh) -> Shape:
+    """Of a flat tensor that takes the steps, the sizes of all dims but the last."""
+    splits = [step.axes for step in steps if step.target.is_split]
+    return tuple(math.prod(mesh.units[axis] for axis in axes) for axes in splits[:-1])
