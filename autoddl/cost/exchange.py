@@ -17,7 +17,7 @@ pass waits cannot overtake a bucket, so a large bucket in front of it may hold t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, chain
@@ -92,11 +92,16 @@ def flat_steps(steps: tuple[Step, ...]) -> tuple[Step, ...] | None:
         gathers = [step.axes for step in steps if step.source.is_split]
         if sorted(gathers) != sorted(splits) or len(dim_of) < sum(map(len, splits)):
             return None
+    return on_dims(steps, dim_of.__getitem__)
+
+
+def on_dims(steps: Sequence[Step], dim_of: Callable[[int], int]) -> tuple[Step, ...]:
+    """The same steps, of which those along an axis split, or join, the dim that it is given."""
     return tuple(
         replace(
             step,
-            source=S(dim_of[step.axes[0]]) if step.source.is_split else step.source,
-            target=S(dim_of[step.axes[0]]) if step.target.is_split else step.target,
+            source=S(dim_of(step.axes[0])) if step.source.is_split else step.source,
+            target=S(dim_of(step.axes[0])) if step.target.is_split else step.target,
         )
         for step in steps
     )

@@ -29,7 +29,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost.exchange import Bucketed, Buckets, Exchange, Waits, filling
+from ...cost.exchange import Bucketed, Buckets, Exchange, Waits, filling, on_dims
 from ...sbp.collectives import Step
 from ...sbp.layout import is_even
 from ...sbp.mesh import Mesh
@@ -86,7 +86,8 @@ def on_one_way(maker: StepMaker) -> StepMaker:
 def _along(one: Exchange, steps: tuple[Step, ...], mesh: Mesh) -> tuple[Step, ...] | None:
     """These steps of another gradient's all-reduce, for `one`; None if it cannot take them.
 
-    What is split meanwhile is another dim of it. Split twice no bucket could travel so.
+    What is split meanwhile is a dim of its own. Steps that split twice are left to those gradients
+    whose own way they are: most others, such as biases, have no two dims.
     """
     splits = [step for step in steps if step.target.is_split]
     if not splits:
@@ -94,17 +95,9 @@ def _along(one: Exchange, steps: tuple[Step, ...], mesh: Mesh) -> tuple[Step, ..
     if len(splits) > 1:
         return None
     for dim in range(len(one.spec.shape)):
-        own = tuple(
-            replace(
-                step,
-                source=S(dim) if step.source.is_split else step.source,
-                target=S(dim) if step.target.is_split else step.target,
-            )
-            for step in steps
-        )
         split = one.given.replace(splits[0].axes, S(dim))
         if dim not in one.given.split_dims() and is_even(one.spec.shape, split, mesh):
-            return own
+            return on_dims(steps, lambda axis, dim=dim: dim)
     return None
 
 
