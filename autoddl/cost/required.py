@@ -99,10 +99,11 @@ def required_bytes(
 
 
 def executor_peak(plan: PlannedStep, rules: MemoryRules) -> Peak:
-    """As `memory_peak(plan, rules, "executor")`, of a step with few of its equal blocks.
+    """As `memory_peak(plan, rules, "executor")`, sooner, but for its largest tensors."""
+    return plan.once(_executor_peak, rules)
 
-    Its largest tensors are not told.
-    """
+
+def _executor_peak(plan: PlannedStep, rules: MemoryRules) -> Peak:
     short, runs = _shortened(plan)
     if runs:
         with suppress(_Unlike):
@@ -390,11 +391,9 @@ class _Course:
         done = short.done
         names = [op.name for op in self.step.plan.graph.ops if op.kind not in SOURCE_KINDS]
         at, end = {name: 2 * n + 1 for n, name in enumerate(names)}, len(done) + 1
-        parts = []
-        for block in (run.blocks[2] for run in self.runs):
-            parts.append(range(at[block.ops[0]], at[block.ops[-1]] + 2))
-        for block in (run.blocks[1] for run in self.runs):
-            parts.append(range(end - at[block.ops[-1]] - 2, end - at[block.ops[0]]))
+        ends = [[(at[b.ops[0]], at[b.ops[-1]]) for b in run.blocks] for run in self.runs]
+        parts = [range(own[2][0], own[2][1] + 2) for own in ends]
+        parts += [range(end - own[1][1] - 2, end - own[1][0]) for own in ends]
         more = np.diff(done, prepend=0)[self._repeated(len(done), parts)]
         workspace, travels = self.workspace[self.like], np.array(short.travels, bool)[self.like]
         return Strand(

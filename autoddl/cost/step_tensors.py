@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 
-from ..graph.graph import Graph, Op
+from ..graph.graph import Graph, Once, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Step
 from ..sbp.layout import TensorSpec, num_shards
@@ -32,7 +32,7 @@ Strides = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class PlannedStep:
+class PlannedStep(Once):
     """graph: of one micro-batch, with placements `ops` and, by reader and input, steps `edges`.
 
     device: kind of the devices that it runs on
@@ -55,6 +55,19 @@ class PlannedStep:
     ema: bool = False
     turns: Sequence[tuple[int, int]] = ()
     waits: Waits = ()
+
+    @cached_property
+    def alone(self) -> PlannedStep:
+        """One micro-batch after the other, and each gradient by itself, as compilers have it."""
+        again = replace(self.again, in_flight=1)
+        is_alone = again == self.again and not self.buckets
+        return self if is_alone else replace(self, turns=(), buckets=(), waits=(), again=again)
+
+    def in_buckets(self, buckets: Buckets, waits: Waits) -> PlannedStep:
+        """The step whose gradients travel so; what is known of it `alone` stays known."""
+        found = replace(self, buckets=buckets, waits=waits)
+        found.__dict__["alone"] = self.alone
+        return found
 
 
 def contiguous(shape: Sequence[int]) -> Strides:
@@ -252,9 +265,8 @@ class StepTensors(ABC):
         """One way of `tensor`, which is `name`."""
         how, source, target = way
         before, after = self.bytes_of(tensor, source), self.bytes_of(tensor, target)
-        shape, copied = self.plan.graph.tensors[tensor].spec.shape, 0.0
-        if name in self.strides:
-            copied = self.copied_bytes(name, tensor, source)
+        shape = self.plan.graph.tensors[tensor].spec.shape
+        copied = self.copied_bytes(name, tensor, source) if name in self.strides else 0.0
         return Travel(
             how, source, target, before, after, shape, self.plan.mesh, self.plan.device, copied
         )
@@ -264,8 +276,7 @@ class StepTensors(ABC):
         found = self.bytes_moved(tensor, name, way)
         if found is None:
             return name
-        after, workspace = found
-        return self.new(what, [name], after, "redistribution", workspace, "", transfer)
+        return self.new(what, [name], found[0], "redistribution", found[1], "", transfer)
 
     def bytes_moved(self, tensor: str, name: str, way: Way) -> tuple[float, float] | None:
         """Bytes of `tensor`, which is `name`, after one way and while it travels; None: a view."""

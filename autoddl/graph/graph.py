@@ -44,14 +44,15 @@ class Once:
     What they keep here is no part of them and is not compared.
     """
 
-    def once(self, compute: Callable[[Any], Result]) -> Result:
-        """`compute(self)`, computed when it is first asked for."""
-        if compute not in self._known:
-            self._known[compute] = compute(self)
-        return self._known[compute]
+    def once(self, compute: Callable[..., Result], *by: Any) -> Result:
+        """`compute(self, *by)`, computed when it is first asked for."""
+        key = compute, *by
+        if key not in self._known:
+            self._known[key] = compute(self, *by)
+        return self._known[key]
 
     @cached_property
-    def _known(self) -> dict[Callable[[Any], Any], Any]:
+    def _known(self) -> dict[tuple[Any, ...], Any]:
         return {}
 
 

@@ -38,6 +38,7 @@ from ..plans.figures import figures
 from ..plans.format import before, format_at_least, format_bytes, format_seconds
 from ..plans.plan import Plan
 from ..plans.stage import SearchRecord, StagePlan
+from ..plans.stage_figures import stage_figures
 from ..sbp.mesh import SubMesh
 from ..sbp.redistribute import PathTable
 from ..search.algorithms import Algorithm, find_algorithm
@@ -304,7 +305,7 @@ def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -
         if not np.isfinite(bound):
             bound = None if model.overlap else free_bound(tables.problem)
         search = SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds)
-    return StagePlan(
+    stage = StagePlan(
         graph=tables.grouping.graph,
         cluster=cluster,
         micro_batches=tables.micro_batches,
@@ -327,6 +328,8 @@ def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -
         turns=found.turns,
         ema=model.ema,
     )
+    stage_figures(stage).know(found.step, found.maker)
+    return stage
 
 
 def _alternatives(found: Candidate) -> dict[int, Alternative]:

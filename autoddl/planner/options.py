@@ -30,6 +30,7 @@ MOST_IN_FLIGHT = 2  # on one mesh: Akers' path is one of two strands
 INTERLEAVED = "interleaved-1f1b"
 SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "zb-h1", INTERLEAVED)
 PROVING = tuple(name for name, search in ALGORITHMS.items() if search.proves_bound)
+_LEAST_S = 1e-6  # of a budget
 _LARGEST = 2**63 - 1  # of a whole number, as files have them
 _OF_STAGES = ("schedule", "delay", "chunks")
 
@@ -293,6 +294,14 @@ class PlanOptions:
             for option in dataclasses.fields(self)
             if option.name not in without
         }
+
+    def later(self, seconds: float) -> PlanOptions:
+        """The same once so many seconds of the budget are spent, of which some is always left."""
+        if self.budget_seconds is None:
+            return self
+        return dataclasses.replace(
+            self, budget_seconds=max(self.budget_seconds - seconds, _LEAST_S)
+        )
 
     def on_one_mesh(self) -> PlanOptions:
         """The same without pipeline stages."""

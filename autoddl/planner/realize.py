@@ -184,9 +184,10 @@ NEAR_FREE = 0.003
 # Of the limit: a step's fullest moment was seen at 2.4 times the sum of its bytes. Without it
 # ResNet-50 on 2x8 is planned in 1.08 times as long, with half and twice of it as fast.
 ROOMY = 0.25
+Edges = Mapping[tuple[str, int], PlannedEdge]
 _WORKED_OUT = (
     "placed", "_serial", "_ways", "_soonest", "maker", "_free_travel", "least_s", "travel",
-    "step_s", "_serial_bytes", "excess_bytes", "needed_bytes",
+    "step_s", "_serial_bytes", "excess_bytes", "needed_bytes", "_steps",
 )  # fmt: skip
 
 
@@ -241,11 +242,11 @@ class Candidate:
         return place(self.tables, self.result.choice, self.paths)
 
     @property
-    def edges(self) -> Mapping[tuple[str, int], PlannedEdge]:
+    def edges(self) -> Edges:
         """The plan's steps."""
         return self._edges_with(self.travel)
 
-    def _edges_with(self, travel: Bucketed) -> Mapping[tuple[str, int], PlannedEdge]:
+    def _edges_with(self, travel: Bucketed) -> Edges:
         return self.one_by_one.edges if travel[0] else self.placed[1]
 
     @cached_property
@@ -387,20 +388,37 @@ class Candidate:
         rules, step = self.tables.model.memory_rules, self._planned(again, travel)
 
         def of(view: MemoryView) -> float:
-            own = replace(step, mesh=view.mesh)
+            own = step if view.mesh == step.mesh else replace(step, mesh=view.mesh)
             if travel[0]:
                 return executor_peak(own, rules).bytes / view.times
             return required_bytes(own, rules, limit * view.times) / view.times
 
         return max(map(of, self.tables.model.memory_views))
 
+    @property
+    def step(self) -> PlannedStep:
+        """What runs on each device, with what is known of its memory."""
+        return self._planned(self.tables.again, self.travel)
+
+    @cached_property
+    def _steps(self) -> dict[tuple[Blocks, Bucketed], PlannedStep]:
+        return {}
+
     def _planned(self, again: Recomputation, travel: Bucketed) -> PlannedStep:
+        """The step with these blocks run again and these buckets."""
+        key, edges = (again.blocks, travel), self._edges_with(travel)
+        if key not in self._steps and travel[0] and edges is self.placed[1]:
+            self._steps[key] = self._planned(again, AT_THE_END).in_buckets(*travel)
+        elif key not in self._steps:
+            self._steps[key] = self._new_step(again, travel, edges)
+        return self._steps[key]
+
+    def _new_step(self, again: Recomputation, travel: Bucketed, edges: Edges) -> PlannedStep:
         graph, model = self.tables.grouping.graph, self.tables.model
         where = model.cluster.mesh, model.cluster.device.kind
         known = again, travel[0], model.ema, self.turns if again.in_flight > 1 else (), travel[1]
         sizes = self.tables.micro_batches, model.optimizer
-        ops, edges = self.placed[0], self._edges_with(travel)
-        return PlannedStep(graph, *where, *sizes, ops, edges, *known)
+        return PlannedStep(graph, *where, *sizes, self.placed[0], edges, *known)
 
     @property
     def fits(self) -> bool:

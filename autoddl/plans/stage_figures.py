@@ -113,6 +113,11 @@ class StageFigures:
         stage = self.stage
         return Recomputation(stage.graph, stage.recomputed, stage.in_flight)
 
+    def know(self, step: PlannedStep, maker: StepMaker) -> None:
+        """Take over what a search has worked out of a step and its tasks, if it is this one."""
+        if len(self.model.memory_views) == 1 and step == self.step:
+            self.__dict__.update(step=step, maker=maker)
+
     @cached_property
     def step(self) -> PlannedStep:
         """What runs on each device; where they hold unlike parts, as the fullest see it."""

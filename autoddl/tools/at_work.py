@@ -39,7 +39,7 @@ def at_work(
 
     stream: stderr by default
     first_s: of silence; 0 before a framework is imported, which holds up all threads
-    budget_s: that planning may take; what is read before it comes on top
+    budget_s: that the command may take until it has a plan
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -129,19 +130,22 @@ def plan(
     """Find the parallel plan of MODEL, which may also be a graph file, for a cluster."""
     from .at_work import at_work
 
-    chosen = PlanOptions(**options)
+    started, chosen = time.perf_counter(), PlanOptions(**options)
     check_apart(reads(MODEL=model, cluster=cluster_file), output=output)
     what = f"planning {model} on {cluster_file}"
     with at_work(what, budget_s=chosen.budget_seconds):  # imports take a second, too
         from .. import api
+        from ..planner.planner import paused_collector
         from ..plans.report import report
         from .show import show
 
-        cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-        found = api.plan(graph_of(model, batch), cluster, chosen)
-        if output is not None:
-            found.save(output)
-        shown = report(found, brief=not as_json)
+        with paused_collector():
+            cluster = load_cluster(cluster_file, nodes, gpus_per_node)
+            graph = graph_of(model, batch)
+            found = api.plan(graph, cluster, chosen.later(time.perf_counter() - started))
+            if output is not None:
+                found.save(output)
+            shown = report(found, brief=not as_json)
     show(shown, as_json, brief=True, notation=notation)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from autoddl.cost.liveness import StepTape
 from autoddl.graph.cut import cut_graph
 from autoddl.planner.asked import cost_model, prepared, stage_counts
 from autoddl.planner.fit_in_memory import FittedSearch
@@ -18,7 +19,9 @@ from autoddl.planner.stages.stage_prices import StagePrices
 from autoddl.planner.tables.group_table import GroupTables
 from autoddl.planner.tables.strategies import DEFAULT_CAP
 from autoddl.plans.figures import figures
+from autoddl.plans.plan import Plan
 from autoddl.plans.report import report
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.search.budget import Deadline
 from tests.clusters import cluster
 from tests.graphs import attention, residual
@@ -50,6 +53,19 @@ def test_no_time_gives_a_plan_that_fits_and_says_what_it_proves(graph, where):
     assert plan.baselines == () and search.end in ("budget", "done")
     notes = report(plan, brief=True).to_json()["notes"]
     assert any("found by elimination" in note for note in notes)
+
+
+def test_what_the_search_knows_of_a_steps_memory_is_not_worked_out_for_the_report(monkeypatch):
+    """That took half of `autoddl plan` where the budget was over."""
+    graph, where = residual(3, 256, 256), cluster("laptop", 2, 2)
+    asked = PlanOptions(baselines=False, overlap=False, budget_seconds=AT_ONCE)
+    limit = 0.9 * figures(find_plan(graph, where, asked)).needed_bytes[0]
+    plan = find_plan(graph, where, replace(asked, memory_limit_bytes=limit))  # at its peak
+    again = Plan.loads(plan.dumps())
+    needed = figures(again).needed_bytes, stage_figures(again.stage).executor_peak
+    monkeypatch.setattr(StepTape, "build", None)
+    assert (figures(plan).needed_bytes, stage_figures(plan.stage).executor_peak) == needed
+    assert figures(plan).iteration_s == figures(again).iteration_s
 
 
 @pytest.mark.full

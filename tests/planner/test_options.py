@@ -167,6 +167,13 @@ def test_they_cost_nothing_to_import():
     assert done.stdout == "set()\n", done.stderr
 
 
+def test_what_is_spent_of_a_budget_leaves_some():
+    options = PlanOptions(budget_seconds=2)
+    assert options.later(0.5).budget_seconds == 1.5
+    assert 0 < (options.later(3).budget_seconds or 0) < 1e-3
+    assert PlanOptions().later(3) == PlanOptions()
+
+
 def test_without_stages_it_is_a_plan_for_one_mesh():
     found = autoddl.plan(GRAPH, CLUSTER, optimizer="sgd")
     assert found == find_plan(GRAPH, CLUSTER, PlanOptions(optimizer="sgd"))

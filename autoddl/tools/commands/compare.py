@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -76,7 +77,7 @@ def compare(
     """
     from ..at_work import at_work
 
-    chosen = PlanOptions(**options)
+    started, chosen = time.perf_counter(), PlanOptions(**options)
     check_apart(reads(MODEL=model, cluster=cluster_file), plot=plot)
     what = f"comparing plans of {model} on {cluster_file}"
     with at_work(what, budget_s=chosen.budget_seconds):  # imports take a second, too
@@ -87,6 +88,7 @@ def compare(
         cluster = load_cluster(cluster_file, nodes, gpus_per_node)
         graph = graph_of(model, batch)
         other = _rival(graph, cluster, chosen.optimizer, rival_seconds) if rival else None
+        chosen = chosen.later(time.perf_counter() - started)
         found = comparing.compare(graph, cluster, chosen, rival=other, stages=stages)
         shown = comparison_report(found)
         if plot is not None:

@@ -11,7 +11,7 @@ Partial, and its parameter updated; the mean is taken in the update
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from .....cost.liveness import STATE_BYTES, StepTape
@@ -36,6 +36,10 @@ from .collectives import (
 
 def compiled_axes(plan: PlannedStep) -> tuple[tuple[int, ...], ...]:
     """The atomic axes of each axis of the mesh that OneFlow's compiler sees."""
+    return plan.alone.once(_axes)
+
+
+def _axes(plan: PlannedStep) -> tuple[tuple[int, ...], ...]:
     return merged_axes(plan.ops.values(), plan.mesh.num_axes)
 
 
@@ -44,8 +48,10 @@ def compiled_peaks(plan: PlannedStep) -> dict[ChainRule, Peak]:
 
     One micro-batch after the other: nn.Graph has no other turns, and no buckets.
     """
-    alone = replace(plan.again, in_flight=1)
-    plan = replace(plan, turns=(), buckets=(), again=alone)
+    return plan.alone.once(_peaks)
+
+
+def _peaks(plan: PlannedStep) -> dict[ChainRule, Peak]:
     rules: tuple[ChainRule, ...] = ("tasks",)
     if plan.micro_batches > 1:
         whole = len(compiled_axes(plan)) == 1
