@@ -188,6 +188,16 @@ class ModelState:
         return copy
 
 
+def has_turn(nd: NdSbp, groups: Groups, turn: int) -> bool:
+    """Whether of the ranks that have the same part of a tensor placed as `nd` it is this one's."""
+    assert not nd.has_partial
+    own, copies, coords = 0, 1, groups.mesh.coords(groups.rank)
+    for placement, axis, coord in zip(nd, groups.mesh.axes, coords, strict=True):
+        if not placement.is_split:
+            own, copies = own * axis.extent + coord, copies * axis.extent
+    return own == turn % copies
+
+
 def shard(whole: Tensor, nd: NdSbp, groups: Groups) -> Tensor:
     """This rank's part of a whole local tensor under `nd`, which is not Partial."""
     assert not nd.has_partial

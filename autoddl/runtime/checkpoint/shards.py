@@ -15,7 +15,7 @@ from ...sbp.layout import local_slices
 from ..backend import Kept, Tensor
 from ..part import Job
 from ..part import Part as StagePart
-from ..state import Stored
+from ..state import Stored, has_turn
 from ..traced import Traced
 from ..update.update import Update
 from ..whole_state import holders
@@ -49,7 +49,8 @@ class Shards:
         for number, part in self._parts.items():
             part.state.settle()
             for turn, (name, stored) in enumerate(part.state.stored.items()):
-                if self._holders.get(name, _CONSTANT) == number and self._writes(stored, turn):
+                is_ours = self._holders.get(name, _CONSTANT) == number
+                if is_ours and has_turn(stored.nd, self._job.groups, turn):
                     yield from self._kinds(number, name, stored)
         for name, number in self._holders.items():
             part = self._parts.get(number or 0)
@@ -79,16 +80,6 @@ class Shards:
     def _box(self, stored: Stored) -> tuple[slice, ...]:
         groups = self._job.groups
         return local_slices(stored.shape, stored.nd, groups.mesh, groups.rank)
-
-    def _writes(self, stored: Stored, turn: int) -> bool:
-        """Whether of those ranks that have the same part it is this one's turn."""
-        assert not stored.nd.has_partial
-        groups, own, copies = self._job.groups, 0, 1
-        coords = groups.mesh.coords(groups.rank)
-        for placement, axis, coord in zip(stored.nd, groups.mesh.axes, coords, strict=True):
-            if not placement.is_split:
-                own, copies = own * axis.extent + coord, copies * axis.extent
-        return own == turn % copies
 
     def options(self) -> dict[str, Any]:
         """Of the optimizer, by parameter of this rank."""

@@ -33,14 +33,24 @@ class Bucket:
     backend: Backend
     folds: Shape = ()
 
-    def bring(self, gradients: list[Tensor]) -> list[Tensor]:
-        """Where they belong; empties `gradients`, so that these are freed before they travel."""
+    def packed(self, gradients: list[Tensor]) -> list[Tensor]:
+        """What is to travel.
+
+        The thread that computes asks for its memory, which it then has again in the next step:
+        memory that a thread beside it frees goes back to the system (of a step of a ResNet of 50
+        MB on four processes 3 % were page faults).
+        """
         if self.travel is None:
-            return [e.backward(gradients.pop(0)) for e in self.edges]
+            return gradients
         pairs = zip(self.edges, gradients, strict=True)
         flat = self.backend.cat([edge.before(dy).reshape(-1) for edge, dy in pairs], 0)
-        gradients.clear()
-        flat = self.travel(flat.reshape((*self.folds, -1))).reshape(-1)
+        return [flat.reshape((*self.folds, -1))]
+
+    def bring(self, packed: list[Tensor]) -> list[Tensor]:
+        """Where they belong; empties `packed`."""
+        if self.travel is None:
+            return [e.backward(packed.pop(0)) for e in self.edges]
+        flat = self.travel(packed.pop()).reshape(-1)
         found, start = [], 0
         for shape in self.shapes:
             size = math.prod(shape)

@@ -142,8 +142,9 @@ class Gradients:
         ):
             bucket = self._buckets[self._next]
             self._next += 1
-            given = [self._sums.pop(edge.key) for edge in bucket.edges]
-            self._coming.append((bucket, later(self._backend.thread, partial(bucket.bring, given))))
+            packed = bucket.packed([self._sums.pop(edge.key) for edge in bucket.edges])
+            bring = later(self._backend.thread, partial(bucket.bring, packed))
+            self._coming.append((bucket, bring))
 
     def home(self, give: Callable[[str, Tensor, bool], None]) -> None:
         """Bring the sums of all uses to their parameters, and `give` each parameter its gradient.

@@ -173,7 +173,7 @@ class Torch:
         return parameter, parameter.detach()
 
     def set_gradient(self, parameter: Any, gradient: torch.Tensor | None) -> None:
-        parameter.grad = gradient if gradient is None else gradient.detach().contiguous()
+        parameter.grad = gradient if gradient is None else gradient.contiguous()
 
     def gradient(self, parameter: Any) -> torch.Tensor | None:
         return parameter.grad

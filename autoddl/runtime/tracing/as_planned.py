@@ -12,7 +12,8 @@ from __future__ import annotations
 import dis
 import functools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 from ...graph.hints import is_opaque
@@ -24,6 +25,8 @@ _STEPS_BETWEEN = 50  # looks at values and numbers, beside those before the firs
 _SEEN = 256  # elements of each tensor, at most
 TRAINED_BY = "_autoddl_trained_by"  # attribute that says whose step was the last
 _HOOKS = "_backward_hooks", "_post_accumulate_grad_hooks"
+# what is looked at before each step, where a framework's tensors have it; _version counts changes
+_FLAGS = "requires_grad", "dtype", "_version", *_HOOKS
 _PLAIN = bool, int, float, str
 _TENSOR = "a tensor"  # one of those that the plan has
 Found = dict[str, Any]
@@ -41,6 +44,7 @@ class AsPlanned:
         self._ids = set(map(id, self._held.values()))
         self._model, self._loss = traced.model, traced.loss
         self._as_it_is = {id(call.function) for call in traced.opaque.values()}
+        self._flag_names = [name for name in _FLAGS if hasattr(backend.facts.tensor, name)]
         self._modules, self._marks = dict(self._planned()), self._all_marks()
         self._flags, self._values = self._all_flags(), self._all_values()
         self._numbers = self._all_numbers()
@@ -55,21 +59,32 @@ class AsPlanned:
             )
         flags = self._all_flags()
         looks = step < 2 or step % _STEPS_BETWEEN == 0
-        values, numbers = (
-            (self._all_values(), self._all_numbers()) if looks else (self._values, self._numbers)
-        )
-        for name, (trains, version, is_hooked) in flags.items():
-            if is_hooked:
+        if looks or flags != self._flags:
+            self._check_tensors(flags, self._all_values() if looks else self._values)
+        if looks:
+            self._check_numbers(self._all_numbers())
+        self._claim()
+
+    def _check_tensors(self, flags: Found, values: Mapping[str, bytes]) -> None:
+        for name, found in flags.items():
+            now, planned = (
+                dict(zip(self._flag_names, one, strict=True)) for one in (found, self._flags[name])
+            )
+            if any(now.pop(hook, None) for hook in _HOOKS):
                 raise hooked(f"parameter {name}")
-            if trains != self._flags[name][0]:
+            if (trains := now["requires_grad"]) != planned["requires_grad"]:
                 raise ValueError(
                     f"{name} was {'un' if trains else ''}frozen after the model was planned, which "
                     "training does not follow: call parallelize anew, or leave a parameter out of "
                     "a step by grad = None in trainer.after_backward"
                 )
-            if version != self._flags[name][1] or values[name] != self._values[name]:
+            if any(x != planned[key] for key, x in now.items()) or (
+                values[name] != self._values[name]
+            ):
                 raise _changed(name)
-        for what in (*numbers, *self._numbers) if looks else ():
+
+    def _check_numbers(self, numbers: Found) -> None:
+        for what in (*numbers, *self._numbers):
             old = self._numbers.get(what)
             new = numbers.get(what, "another one" if old == _TENSOR else None)
             if repr(old) != repr(new):  # what is no number is none still
@@ -78,18 +93,17 @@ class AsPlanned:
                     "does not follow; give what changes to the model and the loss as a tensor of "
                     "the batch, or call parallelize anew"
                 )
-        self._claim()
 
     def _claim(self) -> None:
         """That this trainer steps; ValueError if another one has since this one did."""
         for name, marks in self._marks.items():
-            if self._has_begun and any(own.get(key) != self._name for own, key in marks):
-                raise ValueError(
-                    f"{name} is trained by another trainer, too, and each trains values of its "
-                    "own: trainers that take turns need parameters apart, as copy.deepcopy of a "
-                    "module makes them; give them each other's values by load_state_dict"
-                )
             for own, key in marks:
+                if self._has_begun and own.get(key) != self._name:
+                    raise ValueError(
+                        f"{name} is trained by another trainer, too, and each trains values of its "
+                        "own: trainers that take turns need parameters apart, as copy.deepcopy of "
+                        "a module makes them; give them each other's values by load_state_dict"
+                    )
                 own[key] = self._name
         self._has_begun = True
 
@@ -108,20 +122,10 @@ class AsPlanned:
                     found[trained[id(x)]].append((own, TRAINED_BY if takes else key))
         return found
 
-    def _all_flags(self) -> dict[str, tuple[bool, int, bool]]:
-        """Whether each tensor trains, how often it was changed, and whether it has hooks; the last
-
-        two are out of sight on OneFlow.
-        """
-        kind = self._backend.facts.tensor
-        hooks = [hook for hook in _HOOKS if hasattr(kind, hook)]
-        counts = hasattr(kind, "_version")
-        return {
-            name: (
-                x.requires_grad, x._version if counts else 0, any(getattr(x, h) for h in hooks),
-            )
-            for name, x in self._held.items()
-        }  # fmt: skip
+    def _all_flags(self) -> Found:
+        """Of each tensor what `_flag_names` name."""
+        read = attrgetter(*self._flag_names)
+        return {name: read(x) for name, x in self._held.items()}
 
     def _all_values(self) -> dict[str, bytes]:
         """Elements of each tensor: kept tensors would count as a step's memory."""

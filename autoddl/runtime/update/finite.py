@@ -2,7 +2,8 @@
 
 A sum of what is not finite is not finite, and zero times that is no number: one number tells of all
 tensors, each of which is read once. (Finite elements whose sum has no float32 count as infinite;
-float16 has so small a range that each element is multiplied instead.)
+float16 has so small a range that each element is multiplied instead.) Of a gradient that several
+ranks have alike one of them reads it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import numpy as np
 
 from ..backend import Backend, Tensor, dtype_of
 from ..comm.groups import Group
+from ..state import ModelState, has_turn
 
 ON_NONFINITE = ("raise", "skip", "ignore")
+_SMALL = 1 << 14  # elements of a vector that is read with others: to sum each up costs as a copy
 
 
 def check_choice(on_nonfinite: str) -> None:
@@ -28,12 +31,27 @@ def check_choice(on_nonfinite: str) -> None:
 
 def health(tensors: Iterable[Tensor], backend: Backend) -> Tensor:
     """Float64 [1]: zero if all elements of the local tensors are finite, else no number."""
-    sums = [backend.zeros((1,), "float64")]
+    alike: dict[str, list[Tensor]] = {}
+    for x in tensors:
+        alike.setdefault(dtype_of(x), []).append(x)
+    found = [backend.zeros((1,), "float64")]
     with backend.no_grad():
-        for x in tensors:
-            alike = x * 0.0 if dtype_of(x) == "float16" else x
-            sums.append(backend.cast(alike.sum().reshape((1,)), "float64"))
-        return (backend.cat(sums, 0) * 0.0).sum().reshape((1,))
+        for dtype, own in alike.items():
+            vectors = [x for x in own if x.ndim == 1 and len(x) <= _SMALL]
+            if vectors:
+                others = (x for x in own if x.ndim != 1 or len(x) > _SMALL)
+                own = [*others, backend.cat(vectors, 0)]
+            if dtype == "float16":
+                own = [x * 0.0 for x in own]
+            sums = backend.cat([x.sum().reshape((1,)) for x in own], 0)
+            found.append(backend.cast((sums * 0.0).sum().reshape((1,)), "float64"))
+        return backend.cat(found, 0).sum().reshape((1,))
+
+
+def looked_at(state: ModelState) -> list[str]:
+    """The trained parameters whose gradients this rank reads, for itself and those that have it."""
+    trained = [(name, one.nd) for name, one in state.stored.items() if one.parameter is not None]
+    return [name for n, (name, nd) in enumerate(trained) if has_turn(nd, state.groups, n)]
 
 
 def all_finite(tensors: Iterable[Tensor], world: Group) -> bool:

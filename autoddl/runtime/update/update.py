@@ -12,7 +12,7 @@ from ..comm.groups import Group
 from ..part import Job, Part
 from .average import Average, check_decay
 from .clip import check_norm, clip_gradients
-from .finite import all_finite, check_choice, health
+from .finite import all_finite, check_choice, health, looked_at
 from .loss_scale import LossScaler
 from .parameters import OwnSteps, Parameters, one_number
 
@@ -66,6 +66,7 @@ class Update:
         self._on_nonfinite = on_nonfinite
         self._debug = job.debug
         self.states = {v: part.state for v, part in parts.items()}
+        self._looked_at = {v: looked_at(state) for v, state in self.states.items()}
         self._world = world
         producers = plan.graph.producers
         self._first_holders = {
@@ -102,13 +103,17 @@ class Update:
         losses = [] if loss is None else [loss]
         finite = self.scaler is None or self.scaler.unscale(gradients, self._world)
         found = None
+        looked_at = [
+            state.gradients[name]
+            for v, state in self.states.items()
+            for name in self._looked_at[v]
+            if name in state.gradients
+        ]
         if self._on_nonfinite == "skip":
-            own = [*losses, *(x for part in gradients for x in part.values())]
-            finite = finite and all_finite(own, self._world)
+            finite = finite and all_finite([*losses, *looked_at], self._world)
         elif self._on_nonfinite == "raise" and finite:
             backend = self._world.backend
-            every = (x for part in gradients for x in part.values())
-            found = backend.cat([health(losses, backend), health(every, backend)], 0)
+            found = backend.cat([health(losses, backend), health(looked_at, backend)], 0)
         self.skipped += not finite
         self._change(finite, seen)
         return found

@@ -42,14 +42,15 @@ def normalization(
     x, gamma, beta = inputs[0], inputs[-2], inputs[-1]
     moving = inputs[1:3] if len(inputs) == 5 else None
     axis = attrs["axis"] % x.ndim
+    front = x if axis == 1 else x.movedim(axis, 1)  # a view is one more operator, back as well
     if not (attrs["training"] and ctx.state.training) and moving:
-        front = x.movedim(axis, 1)
         y = F.batch_norm(front, *moving, gamma, beta, False, 0.0, attrs["epsilon"])
-        return [y.movedim(1, axis)]
-    if ctx.inner is None:
-        return [_on_one_shard(ctx, x.movedim(axis, 1), moving, gamma, beta, attrs).movedim(1, axis)]
-    with torch.no_grad():
-        return inner.batch_norm(ctx, inputs, attrs)
+    elif ctx.inner is None:
+        y = _on_one_shard(ctx, front, moving, gamma, beta, attrs)
+    else:
+        with torch.no_grad():
+            return inner.batch_norm(ctx, inputs, attrs)
+    return [y if axis == 1 else y.movedim(1, axis)]
 
 
 def _on_one_shard(
@@ -61,7 +62,7 @@ def _on_one_shard(
     attrs: Attrs,
 ) -> Tensor:
     """ATen's operator on this shard, whose channels are dim 1."""
-    fresh = [value.detach().clone() for value in moving] if moving else [None, None]
+    fresh = [value.clone() for value in moving] if moving else [None, None]
     y = F.batch_norm(x, *fresh, gamma, beta, True, 1 - attrs["momentum"], attrs["epsilon"])
     if moving:
         ctx.updates[1], ctx.updates[2] = fresh
