@@ -232,10 +232,10 @@ class Batches:
         """
         (parts,) = self.counts
         families = {"all": (self.blocks,), "none": ((),)}.get(checkpointing, ((), self.blocks))
-        least_s = min(self.estimator.estimate(parts, blocks).seconds for blocks in families)
-        computing_s = parts * evenly_s(self.estimator.micro.graph(parts), self.estimator.model)
-        hidden_s = self._cost(serial, serial.key[1]).compute_s / parts
-        return max(computing_s, least_s - hidden_s) < most_s
+        if parts * evenly_s(self.estimator.micro.graph(parts), self.estimator.model) >= most_s:
+            return False
+        enough_s = most_s + self._cost(serial, serial.key[1]).compute_s / parts
+        return any(self.estimator.estimate(parts, b, enough_s).seconds < enough_s for b in families)
 
     @cached_property
     def blocks(self) -> Blocks:

@@ -145,7 +145,7 @@ def eliminated(problem: Problem, memory_price: float, order: Program) -> Elimina
     for step in order.steps:
         args = [tables[slot] for slot in step.args]
         if step.kind == "transpose":
-            out = np.ascontiguousarray(args[0].T)
+            out = args[0].T  # a view: half of them no product reads, and one reads any order
         elif step.kind == "add":
             out = args[0] + args[1]
         elif step.kind == "absorb":

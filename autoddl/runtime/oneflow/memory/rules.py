@@ -23,9 +23,9 @@ _UNSURE = 0.04  # of the compiled step's memory
 def compiles(plan: PlannedStep) -> bool:
     """True if nn.Graph can compile the placements; some kinds of operators it still refuses.
 
-    A stage of a pipeline is not compiled.
+    A stage of a pipeline is not compiled, nor are uneven shares: OneFlow's own splits are balanced.
     """
-    if plan.graph.is_stage or plan.again.in_flight > 1:
+    if plan.graph.is_stage or plan.again.in_flight > 1 or plan.mesh.shares:
         return False
     if any(op.inner_axes for op in plan.ops.values()):
         return False
