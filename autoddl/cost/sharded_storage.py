@@ -208,26 +208,25 @@ def edge_times(
     return forward, micro_batches if zero_stage > 1 else 1
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Split:
     """What the stages share of parameters `stored` [n, axis] split.
 
-    rows:     [n] whether any axis is split in storage and Broadcast in use
-    held:     [n] bytes of a piece that count as memory
-    gather_s: [n] seconds of the all-gather
-    reduce_s: [n] seconds of the reduce-scatter, and of the all-reduce over axes that are not split
+    rows:      [n] whether any axis is split in storage and Broadcast in use
+    held:      [n] bytes of a piece that count as memory
+    collect_s: [2, n] seconds of the all-gather, and of the reduce-scatter with the all-reduce over
+               axes that are not split; None until they are asked for
     """
 
     stored: Codes
     rows: Bools
     held: Floats
-    gather_s: Floats
-    reduce_s: Floats
+    collect_s: Floats | None = None
 
     def some(self, rows: Ints) -> _Split:
         """For these strategies only."""
-        floats = (own[rows] for own in (self.held, self.gather_s, self.reduce_s))
-        return _Split(self.stored[rows], self.rows[rows], *floats)
+        collect_s = None if self.collect_s is None else self.collect_s[:, rows]
+        return _Split(self.stored[rows], self.rows[rows], self.held[rows], collect_s)
 
 
 @dataclass(frozen=True)
@@ -292,23 +291,28 @@ class StoragePrices:
         if price is not None:
             gathers = price.often(gathers) if stage == 3 else gathers
             reductions = price.often(reductions) + late + price.after * (stage < 2)
-        found = gathers * split.gather_s + reductions * split.reduce_s
+        if split.collect_s is None:
+            split.collect_s = self._collected(split)
+        gather_s, reduce_s = split.collect_s
+        found = gathers * gather_s + reductions * reduce_s
         return np.where(split.rows, np.maximum(found, whole_s), whole_s)
 
     def _split(self, stored: Codes) -> _Split:
         """What the stages share."""
         key = stored.tobytes()
         if key not in self._splits:
-            gathered = (stored >= 0) & (self.needed == _B)
-            rows = gathered.any(axis=1)
-            collect_s = np.zeros((2, len(rows)))
-            if rows.any():
-                collect_s[:, rows] = self._collected(rows, gathered[rows], stored[rows])
-            self._splits[key] = _Split(stored, rows, self._held(stored), *collect_s)
+            rows = self._gathered(stored).any(axis=1)
+            self._splits[key] = _Split(stored, rows, self._held(stored))
         return self._splits[key]
 
-    def _collected(self, rows: Bools, gathered: Bools, stored: Codes) -> tuple[Floats, Floats]:
-        """Seconds of the gathers of these rows, and of the reductions of their gradients."""
+    def _gathered(self, stored: Codes) -> Bools:
+        """[n, axis] where it is split in storage and Broadcast in use."""
+        return (stored >= 0) & (self.needed == _B)
+
+    def _collected(self, split: _Split) -> Floats:
+        """Seconds of the gathers, and of the reductions of the gradients."""
+        rows, stored = split.rows, split.stored[split.rows]
+        gathered = self._gathered(split.stored)[rows]
         masks = _masks(gathered)
         sizes, size_of = np.unique(self._whole[rows], return_inverse=True)
         gather_s, scatter_s = (
@@ -319,7 +323,9 @@ class StoragePrices:
         for way in self.comm.ways(_SUMS):
             alpha_s, beta_s_per_byte = self.comm.prices(way, rest)
             np.minimum(reduce_s, scatter_s + alpha_s + beta_s_per_byte * pieces, out=reduce_s)
-        return gather_s, reduce_s
+        found = np.zeros((2, len(rows)))
+        found[:, rows] = gather_s, reduce_s
+        return found
 
     @cached_property
     def _whole(self) -> Floats:

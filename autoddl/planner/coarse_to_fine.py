@@ -22,7 +22,7 @@ the optimum.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -30,11 +30,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cost.sharded_storage import WHOLE
 from ..sbp.path_bounds import PathBounds
 from ..search.elimination import eliminate
 from ..search.lagrangian import Dual, Found, best_price, score_bound
 from ..search.messages import Solved, solve
-from ..search.problem import ROUNDING, Problem, Table
+from ..search.problem import ROUNDING, Choice, Problem, Table
 from ..search.reduced_costs import ReducedCosts
 from .tables.pair_prices import PairPrices
 from .tables.storage_table import GroupTable, StorageTable, with_storage
@@ -67,6 +68,12 @@ class AxisClasses:
         _, first, of = np.unique(keys, return_index=True, return_inverse=True)
         return AxisClasses(first, of)
 
+    def least(self, values: Table) -> Table:
+        """[classes] the least of their members."""
+        found = np.full(len(self.first), np.inf)
+        np.minimum.at(found, self.of, values)
+        return found
+
     def members(
         self, scores: Table, ceiling: float, at_least: int = _ALTERNATIVES
     ) -> NDArray[np.int64]:
@@ -81,11 +88,50 @@ def counted(codes: Codes, axes: Sequence[tuple[int, ...]]) -> Codes:
     return np.hstack([codes[:, :0], *(np.sort(codes[:, list(own)], axis=1) for own in axes)])
 
 
+@dataclass(frozen=True)
+class ClassProblem:
+    """The problem of the classes; how parameters are stored is looked at only where memory counts.
+
+    groups: of all strategies, with bounds of their own seconds
+    apart:  the problem without what is stored
+    storages: of the groups
+    """
+
+    classes: tuple[AxisClasses, ...]
+    groups: Sequence[GroupTable]
+    apart: Problem
+    storages: Callable[[GroupTable], StorageTable | None]
+
+    @cached_property
+    def whole(self) -> Problem:
+        """With parameters stored whole, as costs least; no member of a class falls below."""
+        cost, memory = list(self.apart.node_cost), list(self.apart.node_memory)
+        for number, (table, own) in enumerate(zip(self.groups, self.classes, strict=True)):
+            if table.ports:
+                stored = sum(port.memory_bytes(WHOLE) for port in table.ports)
+                cost[number] = cost[number] + own.least(sum(table.whole_s))
+                memory[number] = memory[number] + own.least(stored)
+        return replace(self.apart, node_cost=tuple(cost), node_memory=tuple(memory))
+
+    @cached_property
+    def stored(self) -> tuple[Problem, tuple[int, ...]]:
+        """With what no member's storages fall below; the variables of the groups."""
+        pairs = zip(map(self.storages, self.groups), self.classes, strict=True)
+        return with_storage(self.apart, [s and _least_storage(s, c) for s, c in pairs])
+
+    def with_whole(self, choice: Choice) -> Choice:
+        """A choice of `whole` as one of `stored`."""
+        problem, variables = self.stored
+        found = np.zeros(problem.num_variables, dtype=np.int64)  # a storage of 0 is a whole one
+        found[list(variables)] = choice
+        return found
+
+
 @dataclass
 class ClassBounds:
-    """builder: of all strategies, prepared; problem: of the classes; free: a cheap choice of it.
+    """builder: of all strategies, prepared; of: their classes.
 
-    whole: the problem without storages; groups: of all strategies, with bounds of their own seconds
+    free: a cheap choice of parameters stored whole; free_s: no plan costs less, whatever its memory
     dual: a price of memory and its bound; near: how far the bound may be from the best, relative
     first_price: where to begin if the dual's is 0, as long as nothing is known
     solved: the problem at the dual's price, where that is known
@@ -93,11 +139,10 @@ class ClassBounds:
     """
 
     builder: TableBuilder
-    classes: tuple[AxisClasses, ...]
-    whole: Problem
-    groups: tuple[GroupTable, ...]
-    problem: Problem
+    of: ClassProblem
+    limit_bytes: float
     free: Found
+    free_s: float
     dual: Dual
     near: float = np.inf
     first_price: float = 0.0
@@ -109,10 +154,9 @@ class ClassBounds:
         """No plan within the limit costs less; inf if none fits."""
         return self.dual.bound
 
-    @cached_property
-    def free_s(self) -> float:
-        """No plan costs less, whatever its memory."""
-        return score_bound(self.problem, self.free, 0.0)
+    @property
+    def problem(self) -> Problem:
+        return replace(self.of.stored[0], memory_limit=self.limit_bytes)
 
     @cached_property
     def least_bytes(self) -> float:
@@ -123,20 +167,21 @@ class ClassBounds:
     @property
     def size(self) -> int:
         """Number of strategies."""
-        return sum(len(c.of) for c in self.classes)
+        return sum(len(c.of) for c in self.of.classes)
 
     @cached_property
     def _scores(self) -> list[Table]:
-        found = self.solved or _solved(self.problem, self.dual.price)
+        problem = self.problem if self.dual.price else self.of.whole
+        found = self.solved or _solved(problem, self.dual.price)
         contexts = ReducedCosts(found.state, found.messages, nodes_only=True)
-        return [contexts.through(n) for n in range(len(self.classes))]
+        return [contexts.through(n) for n in range(len(self.of.classes))]
 
     def kept(self, slack: float) -> list[NDArray[np.int64]]:
         """For each node table, the strategies that a choice below `ceiling(slack)` can have."""
         price = self.dual.price
-        highest = self.ceiling(slack) + (price * self.problem.memory_limit if price else 0.0)
+        highest = self.ceiling(slack) + (price * self.limit_bytes if price else 0.0)
         highest += 2 * ROUNDING * abs(highest)
-        pairs = zip(self.classes, self._scores, strict=True)
+        pairs = zip(self.of.classes, self._scores, strict=True)
         return [classes.members(scores, highest) for classes, scores in pairs]
 
     def ceiling(self, slack: float) -> float:
@@ -152,9 +197,9 @@ class ClassBounds:
 
     def within(self, limit_bytes: float, enough: float = np.inf) -> ClassBounds:
         """Bounds for another memory limit, at its best price or one whose bound is `enough`."""
-        problem = replace(self.problem, memory_limit=limit_bytes)
         start = Dual(self.dual.price, -np.inf)
-        return replace(self, problem=problem, dual=start, near=np.inf, solved=None).raised(enough)
+        other = replace(self, limit_bytes=limit_bytes, dual=start, near=np.inf, solved=None)
+        return other.raised(enough)
 
     def in_more(self, micro_batches: int) -> ClassBounds:
         """Bounds of so many micro-batches, a multiple of these, to be `raised`.
@@ -166,17 +211,16 @@ class ClassBounds:
         than a k-th of the memory, of what belongs to parameters all.
         """
         parts = replace(self.builder.tables, micro_batches=micro_batches)
-        groups = [replace(t, storage=parts.storage(t)) if t.ports else t for t in self.groups]
         share = self.builder.micro_batches / micro_batches
         nodes, edges = _lasting(self.builder)
-        whole = replace(
-            self.whole,
-            node_memory=_shared(self.whole.node_memory, share, nodes),
-            edge_memory=_shared(self.whole.edge_memory, share, edges),
+        apart = replace(
+            self.of.apart,
+            node_memory=_shared(self.of.apart.node_memory, share, nodes),
+            edge_memory=_shared(self.of.apart.edge_memory, share, edges),
         )
-        problem = _stored(whole, groups, self.classes)
+        of = replace(self.of, apart=apart, storages=parts.storage)
         start = Dual(self.dual.price, -np.inf)
-        return replace(self, problem=problem, dual=start, near=np.inf, solved=None)
+        return replace(self, of=of, dual=start, near=np.inf, solved=None)
 
     def raised(self, enough: float, near: float = CLOSE) -> ClassBounds:
         """Bounds at the best price of memory, or at one whose bound is `enough`.
@@ -185,14 +229,19 @@ class ClassBounds:
         """
         if self.bound >= enough or self.near <= near:
             return self
+        choice, short = self.free
+        if self.of.whole.evaluate(choice)[1] <= self.limit_bytes:  # memory counts for nothing
+            return replace(self, dual=Dual(0.0, self.free_s), near=0.0)
         solved: dict[float, Solved] = {}
+        problem = self.problem
 
         def solve_at(price: float) -> Found:
-            found = solved[price] = _solved(self.problem, price)
+            found = solved[price] = _solved(problem, price)
             return found.choice, found.short
 
+        free = self.of.with_whole(choice), short
         found = best_price(
-            self.problem, solve_at, self.free, start=self.dual.price or self.first_price, near=near,
+            problem, solve_at, free, start=self.dual.price or self.first_price, near=near,
             done=lambda _, bound: bound >= enough,
         )  # fmt: skip
         near = np.inf if enough <= max(self.bound, found.bound) < np.inf else near
@@ -214,15 +263,15 @@ def class_bounds(
         return None
     builder.prepare()
     classes = tuple(AxisClasses.of_rows(t.assign, least.classes) for t in builder.group_tables)
-    whole, groups = _class_problem(builder, classes, least)
-    problem = _stored(whole, groups, classes)
-    found = _solved(problem, 0.0)
+    apart, groups = _class_problem(builder, classes, least)
+    of = ClassProblem(classes, groups, apart, builder.tables.storage)
+    found = _solved(of.whole, 0.0)
     free = found.choice, found.short
-    dual = Dual(0.0, score_bound(problem, free, 0.0))
+    free_s = score_bound(of.whole, free, 0.0)
+    limit_bytes, dual = builder.model.limit_bytes, Dual(0.0, free_s)
     return ClassBounds(
-        builder, classes, whole, tuple(groups), problem, free, dual,
-        first_price=price, solved=found,
-    )  # fmt: skip
+        builder, of, limit_bytes, free, free_s, dual, first_price=price, solved=found
+    )
 
 
 def _solved(problem: Problem, price: float) -> Solved:
@@ -237,24 +286,13 @@ def _class_problem(
     every = replace(builder, prices=least)
     few.ask()
     tables = every.priced()
-    firsts = [replace(t, storage=None).some(c.first) for t, c in zip(tables, classes, strict=True)]
-    problem = few.joined(firsts).problem
+    problem = few.apart([t.some(c.first) for t, c in zip(tables, classes, strict=True)])
     edge_memory = list(problem.edge_memory)
     for number, wire in enumerate(few.wires.values()):
         agree = _agree(wire.given, wire.wanted, least.classes)
         added = 0.0 if wire.added is None else wire.added
         edge_memory[number] = np.where(agree, added, edge_memory[number])
     return replace(problem, edge_memory=tuple(edge_memory)), tables
-
-
-def _stored(
-    problem: Problem, tables: Sequence[GroupTable], classes: Sequence[AxisClasses]
-) -> Problem:
-    """The problem of the classes with what no member's storages fall below."""
-    storages = [
-        t.storage and _least_storage(t.storage, c) for t, c in zip(tables, classes, strict=True)
-    ]
-    return with_storage(problem, storages)[0]
 
 
 def _lasting(builder: TableBuilder) -> tuple[set[int], set[int]]:

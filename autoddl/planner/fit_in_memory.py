@@ -142,7 +142,8 @@ class FittedSearch:
 
     def _soon(self, builder: TableBuilder, few: Few, beat_s: float) -> Candidate | None:
         """A plan among few strategies, if one fits."""
-        if not builder.prepare():
+        builder.prepare()
+        if not builder.may_fit():
             return None
         tables = builder.among(few(builder), builder.prices).build()
         first = self.search(tables.problem, beat_s)
@@ -299,8 +300,7 @@ class FittedSearch:
             if sum(map(len, kept)) > size:
                 size = sum(map(len, kept))
                 tables = bounds.tables(kept, self.estimator.prices)
-                limit = bounds.problem.memory_limit
-                problem = dataclasses.replace(tables.problem, memory_limit=limit)
+                problem = dataclasses.replace(tables.problem, memory_limit=bounds.limit_bytes)
                 enough_s = beat_s if size == bounds.size else min(beat_s, self.enough(ceiling))
                 result = self.search(problem, enough_s, bounds.bound)
             every = size == bounds.size

@@ -372,6 +372,7 @@ def _stored_best(builder: TableBuilder) -> Problem:
     builder.ask()
     groups: list[GroupTable] = []
     for table in builder.priced():
-        stored_s = 0.0 if table.storage is None else table.storage.seconds.min(axis=1)
-        groups.append(replace(table, sync_s=table.sync_s + stored_s, storage=None))
-    return builder.joined(groups).problem
+        storage = builder.tables.storage(table)
+        stored_s = 0.0 if storage is None else storage.seconds.min(axis=1)
+        groups.append(replace(table, sync_s=table.sync_s + stored_s))
+    return builder.apart(groups)

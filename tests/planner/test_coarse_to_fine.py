@@ -89,7 +89,7 @@ def test_a_limit_that_does_not_bind_costs_nothing():
 
 def test_bounds_rise_as_the_limit_falls_and_may_stop_early():
     free, _ = bounded("attention", cluster("gcp_a100", 4, 2), 1e15)
-    memory = free.problem.evaluate(free.free[0])[1]
+    memory = free.of.whole.evaluate(free.free[0])[1]
     before = free
     for share in (0.9, 0.7, 0.5):
         within = free.within(share * memory)
@@ -108,7 +108,7 @@ def test_fewer_micro_batches_in_more_memory_bound_more_of_them(name):
     """
     where = cluster("gcp_a100", 8, 4)
     free, _ = bounded(name, where, 1e15, 1)
-    memory = free.problem.evaluate(free.free[0])[1]
+    memory = free.of.whole.evaluate(free.free[0])[1]
     for share in (0.5, 0.2, 0.05):
         one, _ = bounded(name, where, share * memory, 1)
         for parts in (2, 4):
@@ -121,7 +121,7 @@ def test_fewer_micro_batches_in_more_memory_bound_more_of_them(name):
 
 def test_within_another_limit_a_bound_may_be_enough():
     free, _ = bounded("attention", cluster("gcp_a100", 4, 2), 1e15)
-    limit = 0.5 * free.problem.evaluate(free.free[0])[1]
+    limit = 0.5 * free.of.whole.evaluate(free.free[0])[1]
     whole = free.within(limit).bound
     enough = (free.bound + whole) / 2
     assert enough <= free.within(limit, enough).bound <= whole * (1 + 1e-4)

@@ -137,8 +137,7 @@ class GroupTables:
             )
         table = self.computing(group, GroupTable.unpriced(composites, assign))
         ports = self._storage_ports(group, table)
-        stored = memory_table(ports, self.storages) if ports else None
-        return dataclasses.replace(table, ports=ports, stored_bytes=stored)
+        return dataclasses.replace(table, ports=ports, storages=self.storages)
 
     def at_price(self, group: Group, table: GroupTable) -> GroupTable:
         """`local`, from such a table of serial steps."""
@@ -303,8 +302,7 @@ class GroupTables:
             prices, op = self._storage_prices(port, table), group.ops[port.op]
             passes = self.again.passes(op.name)
             held = self.again.weight(op.name) if passes > 1 else 0.0
-            how = passes, held, self.storages
-            own = StoragePort.make(self.graph.spec(op), port.index, prices, *how)
+            own = StoragePort(self.graph.spec(op), port.index, prices, passes, held)
             found.append(self._at_price(group, port, own))
         return tuple(found)
 
@@ -346,13 +344,14 @@ class GroupTables:
             )
         trained = self._trained(group)
         whole_s = tuple(self._whole_seconds(group, port, table) for port in trained)
-        table = dataclasses.replace(table, inner_s=inner_s, whole_s=whole_s)
-        return dataclasses.replace(table, storage=self.storage(table))
+        return dataclasses.replace(table, inner_s=inner_s, whole_s=whole_s)
 
-    def storage(self, table: GroupTable) -> StorageTable:
-        """The storages of a table whose ports have their `whole_s`."""
+    def storage(self, table: GroupTable) -> StorageTable | None:
+        """The storages of a priced table; None if it has no ports."""
+        if not table.ports:
+            return None
         stored = table.stored_bytes
-        if stored is None or stored.shape[1] != len(self.storages):  # those of one micro-batch
+        if table.storages != self.storages:  # those of one micro-batch
             stored = memory_table(table.ports, self.storages)
         return storage_table(table.ports, self.storages, self.micro_batches, stored, table.whole_s)
 

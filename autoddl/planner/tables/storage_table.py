@@ -14,9 +14,9 @@ dominates left out; `which` says what the k-th is. The first is whole storage, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,6 @@ class StoragePort:
 
     passes: forward passes of the operator for each micro-batch
     held:   how much counts of what stage 3 gathers for the operator
-    stored: axes that may split it -> its placements [strategies, axis]
     price, late: of a step that overlaps, as `StoragePrices.seconds` takes them
     """
 
@@ -48,39 +47,31 @@ class StoragePort:
     prices: StoragePrices
     passes: int
     held: float
-    stored: Mapping[tuple[int, ...], Codes]
     price: StepPrice | None = None
     late: float = 0.0
-
-    @staticmethod
-    def make(
-        op: OpSpec,
-        index: int,
-        prices: StoragePrices,
-        passes: int,
-        held: float,
-        storages: Sequence[Storage],
-    ) -> StoragePort:
-        chosen = {s.axes: chosen_axes(s.axes, prices.comm.mesh) for s in storages}
-        stored = {axes: prices.stored(where) for axes, where in chosen.items()}
-        return StoragePort(op, index, prices, passes, held, stored)
+    _stored: dict[tuple[int, ...], Codes] = field(default_factory=dict, repr=False, compare=False)
 
     def some(self, rows: NDArray[np.int64]) -> StoragePort:
         """For these strategies only."""
-        stored = {axes: codes[rows] for axes, codes in self.stored.items()}
-        return replace(self, prices=self.prices.some(rows), stored=stored)
+        stored = {axes: codes[rows] for axes, codes in self._stored.items()}
+        return replace(self, prices=self.prices.some(rows), _stored=stored)
+
+    def stored(self, axes: tuple[int, ...]) -> Codes:
+        """Its placements [strategies, axis] if these axes may split it."""
+        if axes not in self._stored:
+            self._stored[axes] = self.prices.stored(chosen_axes(axes, self.prices.comm.mesh))
+        return self._stored[axes]
 
     def stage(self, storage: Storage) -> int:
         return stage_at(self.op, self.index, storage.stage)
 
     def memory_bytes(self, storage: Storage) -> Table:
-        stage, stored = self.stage(storage), self.stored[storage.axes]
+        stage, stored = self.stage(storage), self.stored(storage.axes)
         held = self.held if stage == 3 else 1.0
         return self.prices.memory_bytes(stage, stored, held)
 
     def seconds(self, storage: Storage, micro_batches: int, whole_s: Table) -> Table:
-        stored = self.stored[storage.axes]
-        stage = self.stage(storage)
+        stage, stored = self.stage(storage), self.stored(storage.axes)
         often = micro_batches, whole_s, self.passes
         return self.prices.seconds(stage, stored, *often, self.price, self.late)
 
@@ -104,7 +95,7 @@ class GroupTable:
 
     times:   (both passes, the forward one) seconds of each operator that computes
     ports:   trained parameters that may be stored split, which then count neither in `sync_s` nor
-             in `memory_bytes`; `stored_bytes` [strategies, storages] of all
+             in `memory_bytes`; `storages`: how
     whole_s: of each port, seconds of the synchronisation of its gradient if it is stored whole
     storage: of all ports
     """
@@ -116,7 +107,7 @@ class GroupTable:
     sync_s: Table
     memory_bytes: Table
     ports: tuple[StoragePort, ...] = ()
-    stored_bytes: Table | None = None
+    storages: tuple[Storage, ...] = (WHOLE,)
     whole_s: tuple[Table, ...] = ()
     storage: StorageTable | None = None
     times: tuple[Times, ...] = ()
@@ -130,7 +121,6 @@ class GroupTable:
     def some(self, rows: NDArray[np.int64]) -> GroupTable:
         """The table of these strategies only, before storages are priced."""
         assert self.storage is None
-        stored = None if self.stored_bytes is None else self.stored_bytes[rows]
         return GroupTable(
             self.composites,
             self.assign[rows],
@@ -139,16 +129,21 @@ class GroupTable:
             self.sync_s[rows],
             self.memory_bytes[rows],
             tuple(port.some(rows) for port in self.ports),
-            stored,
+            self.storages,
             tuple(seconds[rows] for seconds in self.whole_s),
         )
 
-    @property
+    @cached_property
     def least_bytes(self) -> Table:
         """[strategies] with the parameters stored as small as may be."""
-        if self.stored_bytes is None:
+        if not self.ports:
             return self.memory_bytes
         return self.memory_bytes + self.stored_bytes.min(axis=1)
+
+    @cached_property
+    def stored_bytes(self) -> Table:
+        """[strategies, storages] of the parameters of all ports."""
+        return memory_table(self.ports, self.storages)
 
     def codes(self, label: Callable[[CompositeSignature], Placement]) -> Codes:
         """Placement codes [strategies, axes] of the tensor that `label` picks from a composite."""

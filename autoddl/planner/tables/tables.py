@@ -200,14 +200,12 @@ class TableBuilder:
         other.last, other.inputs = self.last, self.inputs
         return other
 
-    def prepare(self) -> bool:
-        """Tables without communication; False if no choice can keep to the memory limit."""
+    def prepare(self) -> None:
+        """Tables without communication."""
         if not self.group_tables:
             self.last = LastMemory(self.tables, self.grouping)
             self._number()
             self.group_tables = list(map(self._local, self.owners))
-        least = [float(table.least_bytes.min()) for table in self.group_tables]
-        return sum(least[node] for node in self.nodes) <= self.model.limit_bytes
 
     def _local(self, group: Group) -> GroupTable:
         self.check()
@@ -243,7 +241,13 @@ class TableBuilder:
 
     def tables_within_limit(self) -> Tables | None:
         """All steps; None if no choice keeps to the memory limit: then no edge is priced."""
-        return self.build() if self.prepare() and self.fits() else None
+        self.prepare()
+        return self.build() if self.may_fit() and self.fits() else None
+
+    def may_fit(self) -> bool:
+        """Once prepared, whether some choice may keep to the memory limit."""
+        least = [float(table.least_bytes.min()) for table in self.group_tables]
+        return sum(least[node] for node in self.nodes) <= self.model.limit_bytes
 
     def _key(self, number: int) -> Hashable:
         """Equal for groups that share a table."""
@@ -274,7 +278,8 @@ class TableBuilder:
 
     def build(self) -> Tables:
         self.ask()
-        return self.joined(self.priced())
+        groups = self.priced()
+        return self.joined([replace(t, storage=self.tables.storage(t)) for t in groups])
 
     def ask(self) -> None:
         """Announce what `priced` and `joined` need."""
@@ -282,20 +287,26 @@ class TableBuilder:
 
     def priced(self) -> list[GroupTable]:
         """The groups' tables with the seconds of their own communication."""
-        found: list[GroupTable] = []
-        for group, table in zip(self.owners, self.group_tables, strict=True):
-            self.check()
-            found.append(self.tables.priced(group, table))
-        return found
+        return list(map(self._priced, self.owners, self.group_tables))
+
+    def _priced(self, group: Group, table: GroupTable) -> GroupTable:
+        self.check()
+        return self.tables.priced(group, table)
 
     def joined(self, groups: Sequence[GroupTable]) -> Tables:
-        """The tables of these groups, joined with the priced edges between them."""
+        """These groups, whose storages are known, joined with the priced edges between them."""
+        found = with_storage(self.apart(groups), [t.storage for t in groups])
+        own = self.model, self.micro_batches, self.again
+        return Tables(self.grouping, found[0], tuple(groups), found[1], *own)
+
+    def apart(self, groups: Sequence[GroupTable]) -> Problem:
+        """The problem of these groups and the edges between them, storages left out."""
         priced = [self._price(wire) for wire in self.wires.values()]
         heavy = [
             group.head.kind == "param" or any(rule_of(op).heavy for op in group.ops)
             for group in self.owners
         ]
-        problem = Problem(
+        return Problem(
             node_cost=tuple(map(self._node_seconds, groups)),
             node_memory=tuple(t.memory_bytes for t in groups),
             edge_cost=tuple(cost for cost, _ in priced),
@@ -304,16 +315,6 @@ class TableBuilder:
             edges=self._edges(),
             heavy=frozenset(n for n, table in enumerate(self.nodes) if heavy[table]),
             memory_limit=self.model.limit_bytes,
-        )
-        problem, variables = with_storage(problem, [t.storage for t in groups])
-        return Tables(
-            self.grouping,
-            problem,
-            tuple(groups),
-            variables,
-            self.model,
-            self.micro_batches,
-            self.again,
         )
 
     def _ask(self, wires: Iterable[_Wire], groups: Iterable[tuple[Group, GroupTable]]) -> None:
