@@ -278,8 +278,7 @@ class TableBuilder:
 
     def build(self) -> Tables:
         self.ask()
-        groups = self.priced()
-        return self.joined([replace(t, storage=self.tables.storage(t)) for t in groups])
+        return self.joined([replace(t, storage=self.tables.storage(t)) for t in self.priced()])
 
     def ask(self) -> None:
         """Announce what `priced` and `joined` need."""
