@@ -108,9 +108,9 @@ class ClassProblem:
         cost, memory = list(self.apart.node_cost), list(self.apart.node_memory)
         for number, (table, own) in enumerate(zip(self.groups, self.classes, strict=True)):
             if table.ports:
-                stored = sum(port.memory_bytes(WHOLE) for port in table.ports)
-                cost[number] = cost[number] + own.least(sum(table.whole_s))
-                memory[number] = memory[number] + own.least(stored)
+                stored = [port.memory_bytes(WHOLE) for port in table.ports]
+                cost[number] = cost[number] + own.least(np.sum(table.whole_s, axis=0))
+                memory[number] = memory[number] + own.least(np.sum(stored, axis=0))
         return replace(self.apart, node_cost=tuple(cost), node_memory=tuple(memory))
 
     @cached_property
