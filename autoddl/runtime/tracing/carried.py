@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,9 +49,9 @@ class Carried:
     what is made once, or only kept to be looked at. So are numbers that are `Drawn`.
     """
 
-    def __init__(self, model: Any, kind: type) -> None:
-        """Of the modules below `model`; kind: of tensors."""
-        self._tables = {path: module.__dict__ for path, module in model.named_modules() if path}
+    def __init__(self, modules: Iterable[tuple[str, Any]], kind: type) -> None:
+        """Of the modules, by their paths; kind: of tensors."""
+        self._tables = {path: module.__dict__ for path, module in modules}
         self._kind = kind
         self._before = self._after = self._now()
         self._contents = {
@@ -66,6 +66,11 @@ class Carried:
         """Whether a pass has left something."""
         self._after = self._now()
         return bool(_changed(self._before, self._after))
+
+    @property
+    def left(self) -> list[Any]:
+        """What the first pass has left, and what is in it."""
+        return [x for key in _changed(self._before, self._after) for x in self._after[key][1]]
 
     def after_second(self, read: set[int]) -> None:
         """Another pass has run; read: ids of the tensors that it has read."""

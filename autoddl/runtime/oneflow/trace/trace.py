@@ -35,12 +35,12 @@ from ...traced import (
     state_keys,
     with_hints,
 )
-from ...tracing.carried import Drawn
+from ...tracing.carried import Carried
 from ...tracing.modes import Mode, evaluated, join
 from .batch import Scaling, compare, same_values, sized
 from .emit import emit
 from .errors import check_local, check_loss, check_model, check_trainable, explain_failure
-from .job.job import LazyJob, build_job
+from .job.job import LazyJob, build_job, check_passes
 from .job.meta import shape_only
 from .job.raw import RawJob, read_job
 from .job.recorder import CallError
@@ -90,12 +90,15 @@ def trace_with_state(
     source = _Source(model, tuple(tensors), loss, calling)
     known = known or is_known
     name = name or type(model).__name__
-    drawn = Drawn()
+    carried = Carried(model.named_modules(), flow.Tensor)
     try:
         attempt, found, reasons, evaluation = _in_training_and_evaluation(source, known, name)
-        drawn.check()
+        if attempt.lazy.leaves:
+            opaque = [call.function for call in found.opaque.values()]
+            check_passes(model, source.example, calling, loss is not None, opaque)
+        carried.check()
     finally:
-        drawn.restore()
+        carried.restore()
     check_trainable(found.graph)
     _warn(found.graph, reasons)
     return Traced(

@@ -62,7 +62,8 @@ class Whole(nn.Module):
         self.model = model
         self.loss: Any = loss if loss is None or isinstance(loss, nn.Module) else _Loss(loss)
         self.calling = calling
-        self.opaque, self.carried = Opaque.of(self), Carried(self, torch.Tensor)
+        self.opaque = Opaque.of(self)
+        self.carried = Carried([(p, m) for p, m in self.named_modules() if p], torch.Tensor)
         # attributes do not outlast an export
         self.noted = SimpleNamespace(structure=None, asked=[])
 

@@ -9,6 +9,7 @@ import oneflow.nn.functional as F
 import pytest
 from oneflow.core.common import data_type_pb2
 
+from autoddl.graph.hints import opaque
 from autoddl.runtime.oneflow.trace.job.raw import dtype_name
 from autoddl.runtime.oneflow.trace.trace import trace
 from tests.runtime.oneflow.trace import toys
@@ -104,6 +105,54 @@ def test_numbers_that_python_or_numpy_draws_are_refused(draw):
     with pytest.raises(ValueError, match="draws numbers from Python's random or NumPy's"):
         trace(Failing(lambda x: x if draw() < 0.5 else 2 * x), toys.rows())
     assert random.getstate() == before
+
+
+class Keeps(nn.Module):
+    """`keep(model, y)` may leave something in the module for its next call."""
+
+    def __init__(self, keep):
+        super().__init__()
+        self.linear, self.keep, self.steps, self.seen = nn.Linear(8, 8), keep, 0, []
+        self.hidden = None
+
+    def forward(self, x):
+        return self.keep(self, self.linear(x))
+
+
+def counts(model, y):
+    model.steps += 1
+    return y * model.steps
+
+
+def remembers(model, y):
+    y = y if model.hidden is None else y + model.hidden[0]
+    model.hidden = (y.detach(),)
+    return y
+
+
+@pytest.mark.parametrize(("keep", "what"), [(counts, "steps"), (remembers, "hidden")])
+def test_what_a_pass_leaves_for_the_next_one_is_refused(keep, what):
+    model = Keeps(keep)
+    before = {**vars(model)}
+    for whole, name in ((model, what), (nn.Sequential(model), f"0.{what}")):
+        with pytest.raises(ValueError, match=f"keeps {name} from one step to the next"):
+            trace(whole, toys.rows())
+        assert vars(model) == before
+    # a part that runs as it is in each step may count
+    assert trace(nn.Sequential(nn.Linear(8, 8), opaque(model)), toys.rows()).batch == 4
+
+
+def test_what_is_made_once_or_only_looked_at_may_be_kept():
+    def keep(model, y):
+        if not hasattr(model, "mask"):
+            model.mask = flow.ones(8)
+        model.hidden = (y.detach(),)
+        model.seen.append(y)
+        return y * model.mask
+
+    model = Keeps(keep)
+    assert trace(model, toys.rows()).batch == 4
+    assert model.hidden is None and model.seen == [] and not hasattr(model, "mask")
 
 
 def test_an_error_under_no_grad_is_not_hidden():

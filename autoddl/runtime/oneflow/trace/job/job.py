@@ -26,12 +26,14 @@ from oneflow.nn.graph.graph_config import GraphConfig
 
 from ....calling import Calling
 from ....nested import take_tensors
+from ....tracing.carried import Carried
 from ....tracing.modes import reading_modes
 from .device_guard import devices_checked
 from .recorder import LOSS, Call, Recorder, name_scope
 from .repeats import Copy, Layer, Repeats
 from .shape_guard import shapes_checked
 
+_AGAIN = "again"  # scope of a second pass
 _job_numbers = itertools.count()
 
 
@@ -47,6 +49,7 @@ class LazyJob:
                      last value (BatchNorm's counters are left out)
     kinds, copies: of layers that are alike, the calls that ran and those that did not
     asked: the modules whose `training` the model's own code has read
+    leaves: the pass has left something in Python (`Carried`)
     """
 
     proto: job_pb.Job
@@ -62,6 +65,7 @@ class LazyJob:
     kinds: list[list[Layer]] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
     asked: list[nn.Module] = field(default_factory=list)
+    leaves: bool = False
 
 
 def build_job(
@@ -85,19 +89,8 @@ def build_job(
     """
     session = session_context.GetDefaultSession()
     session.TryInit()
-    config = GraphConfig().proto
-    config.job_name = f"autoddl_trace_{next(_job_numbers)}"
-    # completing the job then only writes its shapes, and runs no pass that rewrites operators
-    config.flag_name2flag_value["__is_user_function__"].at_bool = False
-    names = _TensorNames()
-    names.clear()
-    with graph_build_util.graph_build_context(config, session), _restored(model):
-        lazy = [graph_build_util.build_graph_input_arg(f"in{i}", t) for i, t in enumerate(example)]
-        if model.training != training:
-            for module in model.modules():
-                module.training = training
-        job = LazyJob(job_pb.Job(), [], {}, {}, [f"in{i}/out" for i in range(len(lazy))])
-        _feed_state(model, job)
+    with _building(model, example, session, training) as (job, lazy, names, job_name):
+        carried = Carried(model.named_modules(), flow.Tensor)
         recorder = Recorder(model, job.calls, boundaries)
         repeats = Repeats(model, recorder, names.of, boundaries, apart, proven)
         recorder.instead = repeats.call
@@ -113,6 +106,7 @@ def build_job(
                         "scalar oneflow.Tensor"
                     )
                 job.loss = names.of(_in_job(value))
+        job.leaves = carried.has_changed()
         job.kinds, job.copies = repeats.kinds, repeats.copies
         job.structure, returned = take_tensors(result, flow.Tensor)
         job.outputs = [names.of(_in_job(tensor)) for tensor in returned]
@@ -120,8 +114,61 @@ def build_job(
         internal.CurJobBuildAndInferCtx_Complete()
         job.proto.ParseFromString(internal.GetSerializedCurrentJob())
         job_id = internal.JobBuildAndInferCtx_GetCurrentJobId()
-    job.captured = _captured_tensors(job.proto, config.job_name, job_id, session)
+    job.captured = _captured_tensors(job.proto, job_name, job_id, session)
     return job
+
+
+def check_passes(
+    model: nn.Module,
+    example: tuple[flow.Tensor, ...],
+    calling: Calling,
+    has_target: bool,
+    as_they_are: Collection[Any],
+) -> None:
+    """ValueError if a pass of the model reads what the one before has left in Python.
+
+    as_they_are: modules that run in each step, and may leave what they like
+    """
+    session = session_context.GetDefaultSession()
+    left_out = {m for one in as_they_are if isinstance(one, nn.Module) for m in one.modules()}
+    with _building(model, example, session, model.training) as (_, fed, names, _name):
+        recorded = ((path, m) for path, m in model.named_modules() if m not in left_out)
+        carried = Carried(recorded, flow.Tensor)
+        arguments, named, _ = calling.called(fed, has_target)
+        model(*arguments, **named)
+        carried.has_changed()
+        lazy = (x for x in carried.left if isinstance(x, flow.Tensor) and x.is_lazy)
+        kept = {name: id(x) for x in lazy if (name := names.found(x))}
+        with name_scope(_AGAIN):
+            model(*arguments, **named)
+        internal.CurJobBuildAndInferCtx_Complete()
+        proto = job_pb.Job()
+        proto.ParseFromString(internal.GetSerializedCurrentJob())
+        second = (op for op in proto.net.op if op.name.startswith(f"{_AGAIN}-"))
+        read = {x for op in second for one in op.user_conf.input.values() for x in one.s}
+        carried.after_second({number for name, number in kept.items() if name in read})
+        carried.check()
+
+
+@contextmanager
+def _building(
+    model: nn.Module, example: tuple[flow.Tensor, ...], session: Any, training: bool
+) -> Iterator[tuple[LazyJob, list[flow.Tensor], _TensorNames, str]]:
+    """A job in the making, its inputs, the names of tensors, and its own."""
+    config = GraphConfig().proto
+    config.job_name = f"autoddl_trace_{next(_job_numbers)}"
+    # completing the job then only writes its shapes, and runs no pass that rewrites operators
+    config.flag_name2flag_value["__is_user_function__"].at_bool = False
+    names = _TensorNames()
+    names.clear()
+    with graph_build_util.graph_build_context(config, session), _restored(model):
+        lazy = [graph_build_util.build_graph_input_arg(f"in{i}", t) for i, t in enumerate(example)]
+        if model.training != training:
+            for module in model.modules():
+                module.training = training
+        job = LazyJob(job_pb.Job(), [], {}, {}, [f"in{i}/out" for i in range(len(lazy))])
+        _feed_state(model, job)
+        yield job, lazy, names, config.job_name
 
 
 class _TensorNames:
@@ -146,10 +193,14 @@ class _TensorNames:
 
     def of(self, tensor: flow.Tensor) -> str:
         """The name of the last value of a lazy tensor of the job."""
-        # behind its header, a Python tensor is a std::shared_ptr<Tensor>
-        name = self._look_up(self._table, id(tensor) + object.__basicsize__)[0].decode()
+        name = self.found(tensor)
         assert name, "a tensor that is not of the job"
         return name
+
+    def found(self, tensor: flow.Tensor) -> str:
+        """As `of`; empty for a lazy tensor of another job."""
+        # behind its header, a Python tensor is a std::shared_ptr<Tensor>
+        return self._look_up(self._table, id(tensor) + object.__basicsize__)[0].decode()
 
 
 @contextmanager
