@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -36,6 +37,16 @@ def files(tmp_path_factory):
     find_plan(GRAPH, WHERE).save(folder / "ours.json")
     find_plan(GRAPH, WHERE, space=data_parallel(GRAPH)).save(folder / "data.json")
     return folder
+
+
+def test_without_matplotlib_a_picture_is_refused_before_the_work(tmp_path, monkeypatch):
+    """The comparison was made, and then lost."""
+    GRAPH.save(tmp_path / "graph.json")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr("autoddl.tools.compare.compare", None)
+    words = ["compare", str(tmp_path / "graph.json"), "--cluster", "laptop", "--plot", "bars.png"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 1 and "pip install matplotlib" in result.output
 
 
 def test_every_scheme_has_its_figures():

@@ -82,9 +82,11 @@ def compare(
     what = f"comparing plans of {model} on {cluster_file}"
     with at_work(what, budget_s=chosen.budget_seconds):  # imports take a second, too
         from .. import compare as comparing
-        from ..report.compare import comparison_report
+        from ..report.compare import comparison_report, figure_type, plot_comparison
         from ..show import show
 
+        if plot is not None:
+            figure_type()  # what is missing is said before the work
         cluster = load_cluster(cluster_file, nodes, gpus_per_node)
         graph = graph_of(model, batch)
         other = _rival(graph, cluster, chosen.optimizer, rival_seconds) if rival else None
@@ -92,8 +94,6 @@ def compare(
         found = comparing.compare(graph, cluster, chosen, rival=other, stages=stages)
         shown = comparison_report(found)
         if plot is not None:
-            from ..report.compare import plot_comparison
-
             plot_comparison(found, plot)
     show(shown, as_json, notation=notation)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from ...graph.batch_norm import batch_norm_of
 from ...plans import Plan
@@ -146,17 +147,21 @@ def _topologies(scheme: Scheme) -> str:
     return " and ".join(most) + (f", {others} more" if others else "")
 
 
-def plot_comparison(found: Comparison, file: str | Path) -> None:
-    """Bars of the iteration's seconds by cause, one a scheme. ValueError without matplotlib."""
+def figure_type() -> Any:
+    """Matplotlib's figures. ValueError without it."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError(
             f"a picture of the bars needs matplotlib (pip install matplotlib): {error}"
         ) from error
+    return Figure
 
+
+def plot_comparison(found: Comparison, file: str | Path) -> None:
+    """Bars of the iteration's seconds by cause, one a scheme. ValueError without matplotlib."""
     schemes = [scheme for scheme in found.schemes if scheme.runs]
-    figure = Figure(figsize=(10, 1.4 + 0.55 * len(schemes)), layout="constrained")
+    figure = figure_type()(figsize=(10, 1.4 + 0.55 * len(schemes)), layout="constrained")
     axes = figure.subplots()
     names = [f"{scheme.name}\n{scheme.topology}" for scheme in schemes]
     left = [0.0] * len(schemes)
