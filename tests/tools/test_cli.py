@@ -280,3 +280,9 @@ def test_models_are_listed_without_the_framework_that_they_need(monkeypatch):
     told = {name: inspect.getdoc(getattr(module, name)) or "" for name in module.__all__}
     assert listed == {name: text.partition("\n")[0] for name, text in told.items()}
     assert "need it" in lines[-1]
+
+
+def test_models_are_listed_as_wide_as_lines_are(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = autoddl("models").stdout.splitlines()
+    assert max(map(len, lines)) <= 60 and "they" not in lines[-1]

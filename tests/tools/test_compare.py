@@ -46,7 +46,7 @@ def test_without_matplotlib_a_picture_is_refused_before_the_work(tmp_path, monke
     monkeypatch.setattr("autoddl.tools.compare.compare", None)
     words = ["compare", str(tmp_path / "graph.json"), "--cluster", "laptop", "--plot", "bars.png"]
     result = CliRunner().invoke(main, words)
-    assert result.exit_code == 1 and "pip install matplotlib" in result.output
+    assert result.exit_code == 2 and "pip install matplotlib" in result.output
 
 
 def test_every_scheme_has_its_figures():

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from .options import examples
+
+_LONGEST = 1000  # characters of a line where nothing says how wide lines are
 
 
 @click.command(epilog=examples("autoddl machines", "autoddl plan gpt.json --cluster gcp_a100"))
@@ -32,11 +36,14 @@ def machines() -> None:
 @click.command(epilog=examples("autoddl models", "autoddl plan gpt_small --cluster laptop"))
 def models() -> None:
     """List the models that come with autoddl, by the names that MODEL stands for."""
+    from ...plans.report.terminal import width_of
     from ...runtime.entry import shipped
 
+    width, below = width_of(sys.stdout) or _LONGEST, 15 * " "
     for name, summary in shipped().items():
-        click.echo(f"{name:13}  {summary}")
-    click.echo(
+        click.echo(click.wrap_text(f"{name:13}  {summary}", width, subsequent_indent=below))
+    note = (
         "They are OneFlow's and need it. One of your own, of either framework, is named as "
         "module:function; what the function returns, 'autoddl --help' says."
     )
+    click.echo(click.wrap_text(note, width))
