@@ -63,17 +63,21 @@ class Racer:
 
 @dataclass(frozen=True)
 class Case:
-    """All racers of one model in one box; ours is the first."""
+    """All racers of one model in one box; ours is the first.
+
+    about: the machine and the day
+    """
 
     model: str
     rate: str
     racers: tuple[Racer, ...]
+    about: Mapping[str, Any]
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Case:
         lists = ("samples_s", "losses")
         racers = ({**r, **{key: tuple(r[key]) for key in lists}} for r in data["racers"])
-        return Case(data["model"], data["rate"], tuple(Racer(**r) for r in racers))
+        return Case(data["model"], data["rate"], tuple(Racer(**r) for r in racers), data["about"])
 
     @property
     def rivals(self) -> tuple[Racer, ...]:
@@ -140,14 +144,13 @@ def race(box: Box, name: str, rate: str, plans: dict[str, Plan], visits: int, ro
                 tuple(statistics.fmean(of) for of in losses),
             )
         )
-    return Case(name, rate, tuple(racers))
+    return Case(name, rate, tuple(racers), machine())
 
 
-def table(cases: Sequence[Case], about: Mapping[str, Any]) -> str:
+def table(cases: Sequence[Case]) -> str:
     lines = [
         "# Our plan on PyTorch against PyTorch's own ways, measured in the box",
         "",
-        where_and_when(about),
         f"{HOSTS} hosts of {EACH} processes of one thread each, over gloo, with real computation.",
         "Seconds of a step: the median of rounds in which all take turns, with the least and the",
         "most. What has a prediction is a plan of ours.",
@@ -157,6 +160,8 @@ def table(cases: Sequence[Case], about: Mapping[str, Any]) -> str:
         lines += [
             "",
             f"## {case.model}, {case.rate}",
+            "",
+            where_and_when(case.about),
             "",
             "| | seconds | to ours | predicted s | predicted to ours | error | MB on a link |",
             "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -221,10 +226,9 @@ def main() -> None:
 
 def _write(found: Mapping[tuple[str, str], Case]) -> None:
     order = sorted(found.values(), key=lambda c: (list(MODELS).index(c.model), c.rate))
-    about = machine()
     cases = {f"{c.model}, {c.rate}": [asdict(c)] for c in order}
-    text = table(order, about)
-    save("race_torch", {"machine": about, "cases": cases}, text)
+    text = table(order)
+    save("race_torch", {"cases": cases}, text)
     print(text, flush=True)
 
 
