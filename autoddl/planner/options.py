@@ -74,7 +74,8 @@ class PlanOptions:
                         comes first, however long that takes, and known schemes are not priced if
                         time is over. The plan depends on the machine then. Of a model in stages,
                         half is for the cuts, and each stage gets an even share of the rest; with
-                        stages="auto", one mesh comes first and takes half
+                        stages="auto", one mesh comes first and takes half. `autoddl plan` and
+                        `compare` count them from their start, with what they read and trace
     budget_evaluations: of the search, likewise; the plan does not depend on the machine
     gap:                at which the search may end, such as 0.01 for at most 1 % above the lower
                         bound; 0 proves what it can. None: 0.01 %. Only for a search that proves
@@ -140,7 +141,7 @@ class PlanOptions:
     )
     restarts: int = _option(RESTARTS, About("Random starts of a heuristic search.", int, least=1))
     budget_seconds: float | None = _option(
-        None, About("Of planning, which then gives the best plan so far.", float, above=0)
+        None, About("After which planning gives the best plan so far.", float, above=0)
     )
     budget_evaluations: int | None = _option(
         None, About("Likewise; unlike seconds, the same on every machine.", int, least=1)
