@@ -80,7 +80,7 @@ def compare(
     started, chosen = time.perf_counter(), PlanOptions(**options)
     check_apart(reads(MODEL=model, cluster=cluster_file), plot=plot)
     what = f"comparing plans of {model} on {cluster_file}"
-    with at_work(what, budget_s=chosen.budget_seconds):  # imports take a second, too
+    with at_work(what):  # imports take a second, too; a budget is of our plan alone
         from .. import compare as comparing
         from ..report.compare import comparison_report, figure_type, plot_comparison
         from ..show import show
