@@ -162,3 +162,25 @@ def test_batch_norm_without_moving_statistics_takes_those_of_the_batch_in_evalua
         find_padding(graph, evaluates=True)
     model[1] = nn.BatchNorm1d(6)
     find_padding(autoddl.trace(model, X, X, loss=F.mse_loss), evaluates=True)
+
+
+class SetsAside(nn.Module):
+    """Fills halves of what it has set aside, of more elements than memory has bytes."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = x.new_empty(len(x), 1 << 20, 1 << 20, 8)
+        y[..., :4] = self.inner(x)[:, None, None]
+        y[..., 4:] = x[:, None, None]
+        return y.sum((1, 2))
+
+
+def test_what_a_model_sets_aside_takes_no_memory_when_it_is_traced():
+    with torch.device("meta"):
+        model = SetsAside()
+    found = autoddl.trace(model, X[:, :4], torch.zeros(ROWS, 8), loss=F.mse_loss)
+    assert found.batch == ROWS
+    assert "slice_update" in {op.kind for op in found.ops}

@@ -212,7 +212,19 @@ def _numbers(x: Tensor) -> list[Any]:
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and bool((a == b).all())
+    return a.shape == b.shape and bool((once(a, b) == once(b, a)).all())
+
+
+def once(x: Tensor, beside: Tensor) -> Tensor:
+    """`x` without what stands again in it and in the other one of its shape, as in a stretched one.
+
+    What a model sets aside for all rows and heads is one number, and may have more elements than
+    memory has bytes.
+    """
+    pairs = enumerate(zip(x.stride(), beside.stride(), x.shape, strict=True))
+    for dim in [d for d, (own, other, n) in pairs if own == other == 0 and n > 1]:
+        x = x.narrow(dim, 0, 1)
+    return x
 
 
 def _alike(told: Tensor, whole: Tensor) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ...tracing.varying import Varying, at_batches
+from ...tracing.varying import Varying, at_batches, once
 
 Known = (Tensor, Varying)
 
@@ -21,8 +21,8 @@ def uniform(x: Tensor) -> float | int | None:
     """The one number that all elements are; None if there are several, or it is not finite."""
     if not x.numel() or x.is_complex():
         return None
-    first = x.flatten()[0] if x.is_contiguous() else x[(0,) * x.ndim]
-    return first.item() if bool((x == first).all()) and bool(torch.isfinite(first)) else None
+    first = x[(0,) * x.ndim]
+    return first.item() if first.isfinite() and bool((once(x, x) == first).all()) else None
 
 
 def is_known(value: Any) -> bool:

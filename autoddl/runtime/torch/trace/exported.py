@@ -147,25 +147,27 @@ def _export(whole: Whole, example: Sequence[torch.Tensor], shapes: Any) -> Expor
     with _no_own_backward(), hooks, scales, plain_calls(), ours, sizes, whole.opaque.recorded():
         program = torch.export.export(whole, tuple(example), dynamic_shapes=shapes, strict=False)
     _inline_regions(program.graph_module)
-    if any(n.op == "call_function" and may_change(n.target) for n in program.graph.nodes):
-        program = program.run_decompositions({})
-    reads = {n.target for n in program.graph.nodes if _reads(n)} - {AGAIN, OPAQUE}
-    unknown = {target for target in reads if not handled(target)}
-    if unknown:  # in what torch itself writes them
-        known = torch.export.default_decompositions()
-        program = program.run_decompositions({t: known[t] for t in unknown if t in known})
+    may = (n.op == "call_function" and may_change(n.target) for n in program.graph.nodes)
+    for changes in (any(may), False):  # at once what may be, as each takes as long as the export
+        unknown = _unknown(program)
+        if changes or unknown:
+            program = program.run_decompositions(unknown)
     return program
+
+
+def _unknown(program: ExportedProgram) -> dict[Any, Any]:
+    """The operators without a handler, and what torch itself writes them in."""
+    reads = {n.target for n in program.graph.nodes if _reads(n)} - {AGAIN, OPAQUE}
+    unknown = {t for t in reads if not t._schema.is_mutable and not handled(t)}
+    known = torch.export.default_decompositions() if unknown else {}
+    return {t: known[t] for t in unknown if t in known}
 
 
 def _reads(node: fx.Node) -> bool:
     """Whether an operator makes tensors of tensors."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    tensors = [
-        isinstance(n.meta.get("val"), torch.Tensor | tuple | list)
-        for n in (node, *node.all_input_nodes)
-    ]
-    return tensors[0] and any(tensors[1:])
+    kinds = torch.Tensor | tuple | list
+    made, *given = (isinstance(n.meta.get("val"), kinds) for n in (node, *node.all_input_nodes))
+    return isinstance(node.target, torch._ops.OpOverload) and made and any(given)
 
 
 @contextlib.contextmanager
