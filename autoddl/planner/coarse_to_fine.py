@@ -201,9 +201,11 @@ class ClassBounds:
         other = replace(self, limit_bytes=limit_bytes, dual=start, near=np.inf, solved=None)
         return other.raised(enough)
 
-    def in_more(self, micro_batches: int) -> ClassBounds:
+    def in_more(self, micro_batches: int, most: int | None = None) -> ClassBounds:
         """Bounds of so many micro-batches, a multiple of these, to be `raised`.
 
+        most: and of all numbers between; storages take no less in more of them, and memory no less
+              than in the most
         So GPT-3 of 175 billion parameters on 1024 devices needs classes for three numbers of
         micro-batches, not seven, and is planned 1.2 times as fast.
 
@@ -211,7 +213,7 @@ class ClassBounds:
         than a k-th of the memory, of what belongs to parameters all.
         """
         parts = replace(self.builder.tables, micro_batches=micro_batches)
-        share = self.builder.micro_batches / micro_batches
+        share = self.builder.micro_batches / (most or micro_batches)
         nodes, edges = _lasting(self.builder)
         apart = replace(
             self.of.apart,

@@ -80,7 +80,8 @@ class Estimator:
 
     def __post_init__(self) -> None:
         self._known: dict[tuple[int, Blocks], Estimate] = {}
-        self._in_more: dict[tuple[int, int, Blocks], ClassBounds] = {}  # known, not known
+        # known, not known from here to there
+        self._in_more: dict[tuple[int, int, int, Blocks], ClassBounds] = {}
         self._least: dict[Blocks, LeastBytes] = {}
         self._price = 0.0  # of memory, the last one
 
@@ -168,6 +169,9 @@ class Estimator:
         at = first
         while enough <= cost(at) and at > 0 and is_out(at):
             at -= 1
+        rest = counts[at + 1 :] if at == first and cost(at) == math.inf else ()
+        if len(rest) > 1 and self._is_too_large(rest[0], blocks, enough, rest[-1]):
+            return list(seen.values())
         if at == first:
             while at + 1 < len(counts) and (cost(at + 1) < cost(at) or cost(at) == math.inf):
                 at += 1
@@ -185,18 +189,25 @@ class Estimator:
         fewer = (k for k in every if k.parts <= parts and k.blocks in ((), blocks))
         return max((k.free_s for k in fewer if k.free_s < math.inf), default=0.0)
 
-    def _is_too_large(self, parts: int, blocks: Blocks, enough: float) -> bool:
-        """Whether an estimate at fewer micro-batches shows that `enough` is too little time."""
-        if (parts, blocks) in self._known or enough == math.inf:
+    def _is_too_large(
+        self, parts: int, blocks: Blocks, enough: float, most: int | None = None
+    ) -> bool:
+        """Whether an estimate at fewer micro-batches shows that `enough` is too little time.
+
+        most: for as many at most as well
+        """
+        most = most or parts
+        known = (k.parts for k in self._known.values() if k.blocks == blocks)
+        if any(parts <= n <= most for n in known) or enough == math.inf:
             return False
-        if self.unhinted is not None and self.unhinted._is_too_large(parts, blocks, enough):
+        if self.unhinted is not None and self.unhinted._is_too_large(parts, blocks, enough, most):
             return True
         fewer = [k for k in self._known.values() if k.parts < parts and k.blocks == blocks]
         estimate = max(fewer, key=lambda k: k.parts, default=None)
         if estimate is None or estimate.bounds is None or estimate.seconds <= estimate.free_s:
             return False
-        key = estimate.parts, parts, blocks
-        bounds = self._in_more.get(key) or estimate.bounds.in_more(parts)
+        key = estimate.parts, parts, most, blocks
+        bounds = self._in_more.get(key) or estimate.bounds.in_more(parts, most)
         self._in_more[key] = bounds.raised(enough, _NEAR)
         return self._in_more[key].bound >= enough
 

@@ -111,8 +111,10 @@ def test_fewer_micro_batches_in_more_memory_bound_more_of_them(name):
     memory = free.of.whole.evaluate(free.free[0])[1]
     for share in (0.5, 0.2, 0.05):
         one, _ = bounded(name, where, share * memory, 1)
+        both = one.in_more(2, 4).raised(np.inf)
         for parts in (2, 4):
             more, _ = bounded(name, where, share * memory, parts)
+            assert both.bound <= more.bound * (1 + 1e-4)
             later = one.in_more(parts).raised(np.inf)
             assert later.bound <= more.bound * (1 + 1e-4)
             assert one.within(parts * share * memory).bound <= later.bound * (1 + 1e-4)
