@@ -113,7 +113,11 @@ def operators(entry) -> list[OpSpec]:
     return [spec for spec in specs.values() if spec.kind not in WITHOUT_ARITHMETIC]
 
 
-@pytest.mark.parametrize("entry", [gpt, dlrm, vgg, vit, resnet, calls], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "entry",
+    [gpt, dlrm, resnet, calls, *(pytest.param(f, marks=pytest.mark.full) for f in (vgg, vit))],
+    ids=lambda f: f.__name__,
+)
 def test_every_operator_of_a_traced_model(entry):
     shuffle = random.Random(0)
     for op in operators(entry):

@@ -177,10 +177,11 @@ def on_first_dim(step: Step) -> Step:
 
 LAPTOP, PIZ_DAINT = cluster("laptop", 2, 1), cluster("piz_daint", 2, 1)
 MACHINES = LAPTOP, PIZ_DAINT, linked(LAPTOP, 0.03), linked(PIZ_DAINT, 30), cluster("gcp_a100", 1, 2)
-CASES = [
-    (mlp(rows, widths), machine)
-    for machine in MACHINES
-    for rows, widths in ((64, (512, 512)), (4096, (256, 512)), (1024, (512, 1024, 512)))
+SIZES = (64, (512, 512)), (4096, (256, 512)), (1024, (512, 1024, 512))
+CASES = [  # in every run each machine, each model
+    pytest.param(mlp(*size), machine, marks=() if n % 3 == m else pytest.mark.full)
+    for n, machine in enumerate(MACHINES)
+    for m, size in enumerate(SIZES)
 ]
 
 
