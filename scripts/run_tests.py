@@ -4,7 +4,8 @@ python scripts/run_tests.py [-m EXPRESSION] [pytest options]
 
 Those marked `alone` measure time, and run after the others. Those of PyTorch run in an environment
 of their own (`scripts/setup_torch`), as soon as one of the other parts has ended. The first part's
-output comes as it is made, the others' after it; each ends with its slowest tests.
+output comes as it is made, the others' after it; each ends with its slowest tests. What reads the
+source alone (`tests/test_layers.py`) is left to `make check`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST, LAST = "tests/runtime", "tests/search"  # the longest to run; little, with the files beside
+CHECKED = "tests/test_layers.py"  # by `make check`
 TORCH = "tests/pytorch", "tests/runtime/test_as_planned.py"  # that runs on both frameworks
 SLOWEST = "--durations=25"
 NOTHING_CHOSEN = 5  # pytest's exit status
@@ -37,9 +39,9 @@ def main(words: list[str]) -> int:
 
     every = sorted((ROOT / "tests").rglob("test_*.py"))  # naming files: to collect all takes 15 s
     alone = [str(p.relative_to(ROOT)) for p in every if "mark.alone" in p.read_text()]
-    files = sorted((ROOT / "tests").glob("test_*.py"))
-    last = [LAST, *(str(path.relative_to(ROOT)) for path in files)]
-    rest = ["tests", *(f"--ignore={path}" for path in (FIRST, *last, TORCH[0]))]
+    files = [str(p.relative_to(ROOT)) for p in sorted((ROOT / "tests").glob("test_*.py"))]
+    last = [LAST, *(path for path in files if path != CHECKED)]
+    rest = ["tests", *(f"--ignore={path}" for path in (FIRST, LAST, *files, TORCH[0]))]
     torch = str(ROOT / ".venv-torch" / "bin" / "python")
     parts = [
         command(sys.executable, "not alone", FIRST),

@@ -13,5 +13,6 @@ from autoddl.plans.stage_figures import StageFigures, stage_figures
 def planned(
     graph: Graph, where: Cluster, space: Space | None = None, **options: Any
 ) -> StageFigures:
-    """Of the plan that is found; `stage` is that plan."""
-    return stage_figures(find_plan(graph, where, PlanOptions(**options), space=space).stage)
+    """Of the plan that is found, without known schemes beside it; `stage` is that plan."""
+    asked = PlanOptions(**{"baselines": False, **options})
+    return stage_figures(find_plan(graph, where, asked, space=space).stage)

@@ -128,7 +128,7 @@ def drawn(
     return PlannedStep(graph, model.cluster.mesh, "cuda", parts, optimizer, ops, edges, flight)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
     name=st.sampled_from(sorted(GRAPHS)),
     blocks=st.integers(1, 14),

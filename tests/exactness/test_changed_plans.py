@@ -46,7 +46,7 @@ def impatient(monkeypatch):
 
 
 def test_changed_plans(tmp_path):
-    assert check(tmp_path, range(40))["equal"]
+    assert check(tmp_path, range(24))["equal"]
 
 
 @pytest.mark.full

@@ -127,7 +127,7 @@ def test_no_time_is_spent_once_there_is_a_plan():
 
 @pytest.mark.parametrize("stages", [pytest.param(2, marks=pytest.mark.full), "auto"])
 def test_cutting_into_stages_ends_soon_once_time_is_over(stages):
-    graph, counts = attention(3, 64, 8, 128, 8), []
+    graph, counts = attention(2, 64, 8, 128, 8), []
     for seconds in (None, AT_ONCE):
         plan, calls = _counted(graph, MACHINE, PlanOptions(stages=stages, budget_seconds=seconds))
         counts.append(calls)

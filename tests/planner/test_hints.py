@@ -21,6 +21,10 @@ FOUR = cluster("piz_daint", 2, 2)
 MLP = mlp(64, (256, 512, 512, 256))
 
 
+def hinted(hints) -> Plan:
+    return find_plan(MLP, FOUR, PlanOptions(baselines=False, hints=hints))
+
+
 def modules(graph: Graph) -> list[str]:
     return list(dict.fromkeys(op.module for op in graph.ops if op.module))
 
@@ -39,19 +43,19 @@ def parts(plan: Plan, module: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("devices", [1, 2, 4])
 def test_replicate_divides_the_batch_over_so_many(devices):
-    plan = find_plan(MLP, FOUR, PlanOptions(hints={"fc1": f"replicate({devices})"}))
+    plan = hinted({"fc1": f"replicate({devices})"})
     assert parts(plan, "fc1")[0] == devices
 
 
 @pytest.mark.parametrize("devices", [1, 2, 4])
 def test_split_divides_the_weights_over_so_many(devices):
-    plan = find_plan(MLP, FOUR, PlanOptions(hints={"fc*": f"split({devices})"}))
+    plan = hinted({"fc*": f"split({devices})"})
     assert [parts(plan, name)[1] for name in modules(MLP)] == [devices] * 3
 
 
 def test_split_of_a_dim_divides_no_other():
     for dim in (0, 1):
-        plan = find_plan(MLP, FOUR, PlanOptions(hints={"fc1": f"split(2, dim={dim})"}))
+        plan = hinted({"fc1": f"split(2, dim={dim})"})
         (weight,) = (o for o in plan.graph.ops if o.name == "fc1.weight")
         (reader, index) = plan.graph.consumers[weight.outputs[0]][0]
         assert plan.stage.ops[reader.name].ins[index].split_dims() == (dim,)
@@ -59,14 +63,14 @@ def test_split_of_a_dim_divides_no_other():
 
 def test_a_placement_is_that_of_the_parameter_or_the_output():
     hints = {"fc0.weight": "(B, S1)", "fc2": "(S1, B)"}
-    plan = find_plan(MLP, FOUR, PlanOptions(hints=hints))
+    plan = hinted(hints)
     ops = plan.stage.ops
     assert str(ops["fc0/matmul"].ins[1]) == "(B, S1)" and str(ops["fc2/add"].outs[0]) == "(S1, B)"
 
 
 def test_the_hint_ends_where_its_module_does():
     """Light operators of the module that could be planned with the next one's product."""
-    plan = find_plan(MLP, FOUR, PlanOptions(hints={"fc0": "replicate()", "fc1": "split(4)"}))
+    plan = hinted({"fc0": "replicate()", "fc1": "split(4)"})
     assert parts(plan, "fc0")[0] == 4 and parts(plan, "fc1") == (1, 4)
 
 
@@ -81,14 +85,14 @@ def test_hints_cost_what_the_plan_without_them_saves():
 
 
 def test_what_the_best_plan_does_anyway_is_free():
-    free = find_plan(MLP, FOUR)
+    free = hinted({})
     _, weight = parts(free, "fc1")
-    plan = find_plan(MLP, FOUR, PlanOptions(hints={"fc1": f"split({weight})"}))
+    plan = hinted({"fc1": f"split({weight})"})
     assert plan.stage == free.stage and plan.unhinted_s == figures(plan).iteration_s
 
 
 def test_the_file_has_the_hints_and_is_held_to_them():
-    plan = find_plan(MLP, FOUR, PlanOptions(hints={"fc1": "split(4, dim=0)"}))
+    plan = hinted({"fc1": "split(4, dim=0)"})
     assert Plan.loads(plan.dumps()) == plan
     data = plan.to_json()
     data["hints"][0][1] = "split(2)"
@@ -98,7 +102,7 @@ def test_the_file_has_the_hints_and_is_held_to_them():
 
 def test_hints_that_contradict_each_other_are_both_named():
     with pytest.raises(ValueError, match=r"split\(2\) for 'fc1'.*replicate\(\) for 'fc\*'"):
-        find_plan(MLP, FOUR, PlanOptions(hints={"fc1": "split(2)", "fc*": "replicate()"}))
+        hinted({"fc1": "split(2)", "fc*": "replicate()"})
 
 
 @pytest.mark.parametrize(
@@ -112,7 +116,7 @@ def test_hints_that_contradict_each_other_are_both_named():
 )
 def test_a_hint_that_nothing_obeys_is_refused_with_what_is_possible(hints, says):
     with pytest.raises(ValueError, match=says):
-        find_plan(MLP, FOUR, PlanOptions(hints=hints))
+        hinted(hints)
 
 
 def test_equal_layers_with_equal_hints_share_their_tables():

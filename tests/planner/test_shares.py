@@ -64,7 +64,7 @@ def seconds(plan):
 def test_the_search_and_the_account_agree_at_any_shares():
     for graph in (WIDE, attention(2, 8, 16, 64, 4)):
         for where in (unlike(), unlike(2, 2), unlike(1, 1, 2)):
-            for shares in ("even", "3:1", "1:1", "7:1"):
+            for shares in ("even", "3:1", "7:1"):
                 options = PlanOptions(shares=shares, baselines=False, gap=0.0, overlap=False)
                 plan = find_plan(graph, where, options)
                 bound = plan.stage.search.lower_bound_s
@@ -89,10 +89,11 @@ def test_a_step_takes_what_the_slowest_kind_of_devices_takes():
 
 def test_hosts_that_are_alike_are_planned_as_ever():
     same = cluster("gcp_a100", 2, 2)
-    plain = find_plan(WIDE, same, PlanOptions())
+    plain = find_plan(WIDE, same, PlanOptions(baselines=False))
     grouped = dataclasses.replace(same, groups=(HostGroup("a", 1), HostGroup("b", 1)))
-    assert find_plan(WIDE, same, PlanOptions(shares="even")).dumps() == plain.dumps()
-    assert seconds(find_plan(WIDE, grouped, PlanOptions())) == seconds(plain)
+    even = PlanOptions(shares="even", baselines=False)
+    assert find_plan(WIDE, same, even).dumps() == plain.dumps()
+    assert seconds(find_plan(WIDE, grouped, PlanOptions(baselines=False))) == seconds(plain)
 
 
 def test_with_links_that_cost_nothing_shares_are_in_proportion():
@@ -108,9 +109,7 @@ def test_with_links_that_cost_nothing_shares_are_in_proportion():
 @pytest.mark.parametrize(
     ("where", "link"),
     [
-        pytest.param(
-            *case, marks=() if case in (((1, 1), 0.01), ((1, 3), 0.1)) else pytest.mark.full
-        )
+        pytest.param(*case, marks=() if case == ((1, 3), 0.1) else pytest.mark.full)
         for case in itertools.product([(1, 1), (2, 2), (1, 3)], [0.01, 0.1, 1.0, 10.0])
     ],
 )
@@ -357,7 +356,7 @@ def above_the_best(graph, where, units=16, **options):
 
 
 def test_strategies_and_shares_together():
-    assert all(above_the_best(*case, overlap=False) <= 0.01 for case in tiny_cases(5, 1))
+    assert all(above_the_best(*case, overlap=False) <= 0.01 for case in tiny_cases(3, 1))
 
 
 @pytest.mark.full
@@ -417,7 +416,8 @@ def test_stages_lie_on_hosts_of_one_kind_in_the_order_that_is_fastest(widths):
     devices = [stage.cluster.device for stage in plan.stages]
     assert sorted(map(id, devices)) == sorted(map(id, (where.device_of(0), where.device_of(1))))
     even = dataclasses.replace(where, device=where.device_of(1), groups=())
-    assert seconds(plan) < seconds(find_plan(graph, even, PlanOptions(stages=2)))
+    same = PlanOptions(stages=2, baselines=False)
+    assert seconds(plan) < seconds(find_plan(graph, even, same))
     assert Plan.loads(plan.dumps()).dumps() == plan.dumps()
 
 

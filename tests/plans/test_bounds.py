@@ -89,7 +89,7 @@ GRAPHS = st.one_of(
 MESHES = st.sampled_from([(2, 1), (2, 2), (1, 4), (4, 2), (3, 2)])
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     graph=GRAPHS,
     shape=MESHES,

@@ -1,7 +1,7 @@
 """Saves or loads a model by torch's own tools, on any mesh; prints what it went on to.
 
-Arguments: save|load|load-hf FOLDER MODEL NODES GPUS SCHEME, the schemes as in
-`tests/exactness/schemes.py`.
+Arguments: FOLDER MODEL NODES GPUS, then save|load|load-hf SCHEME once or several times, the schemes
+as in `tests/exactness/schemes.py`.
 """
 
 import sys
@@ -24,11 +24,16 @@ from tests.pytorch.models import build
 
 
 def main() -> None:
-    call, folder, name, nodes, gpus, scheme = sys.argv[1:]
+    folder, name, nodes, gpus, *asked = sys.argv[1:]
     torch.set_num_threads(1)
     cluster = Cluster.load("laptop").with_shape(nodes=int(nodes), gpus_per_node=int(gpus))
-    model, loss, batch = build(name, seed=0 if call == "save" else 1)
+    model, loss, batch = build(name, seed=0 if "save" in asked else 1)
     traced = trace_with_state(model, *batch(0), loss=loss)
+    for call, scheme in zip(asked[::2], asked[1::2], strict=True):
+        run(call, scheme, folder, cluster, traced, batch)
+
+
+def run(call: str, scheme: str, folder: str, cluster: Cluster, traced, batch) -> None:
     plan = plan_of(scheme, traced.graph, cluster, "momentum", 1)
     plan = Plan.loads(share_text(plan.dumps, Torch()))
     trainer: Any = build_trainer(traced, plan, lambda p: torch.optim.SGD(p, lr=0.1))

@@ -72,6 +72,12 @@ def test_torch_alone_trains_as_one_process(files):
     assert len(worst) == len(PLANS) and max(worst) < 1e-5, out
 
 
+@pytest.fixture(scope="module")
+def gpt():
+    model, loss, batch = build("gpt")
+    return autoddl.trace(model, *batch(0), loss=loss)
+
+
 @pytest.mark.parametrize(
     ("scheme", "why"),
     [
@@ -80,9 +86,7 @@ def test_torch_alone_trains_as_one_process(files):
         ("SUMMA", "torch's own tools"),
     ],
 )
-def test_what_torch_has_no_word_for_is_refused(scheme, why, tmp_path):
-    model, loss, batch = build("gpt")
-    graph = autoddl.trace(model, *batch(0), loss=loss)
-    plan_of(scheme, graph, cluster_of(2, 2), "sgd", 1).save(tmp_path / "plan.json")
+def test_what_torch_has_no_word_for_is_refused(scheme, why, gpt, tmp_path):
+    plan_of(scheme, gpt, cluster_of(2, 2), "sgd", 1).save(tmp_path / "plan.json")
     done = CliRunner().invoke(main, ["export", str(tmp_path / "plan.json"), "-o", "none.py"])
     assert done.exit_code != 0 and why in done.output, done.output

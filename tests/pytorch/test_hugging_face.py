@@ -84,7 +84,7 @@ def test_a_graph_has_the_files_model_in_the_batch_asked_for(config, fields, rows
 def test_it_computes_what_transformers_own_model_does(config):
     """Losses of a causal model, in steps of one process."""
     transformers = pytest.importorskip("transformers", reason="needs transformers")
-    config(LLAMA)
+    config({**LLAMA, "num_hidden_layers": 1})
     model, example, loss = call_entry("hf:config.json:24")
     own = transformers.LlamaForCausalLM(transformers.AutoConfig.from_pretrained("config.json"))
     own.load_state_dict(model.state_dict())
@@ -105,7 +105,7 @@ def test_it_computes_what_transformers_own_model_does(config):
 
 def test_it_is_planned_and_trained(config):
     pytest.importorskip("transformers", reason="needs transformers")
-    config(VIT)
+    config({**VIT, "num_hidden_layers": 1})
     done = run("plan", "hf:config.json", "--cluster", "laptop", "--back-end", "torch")
     assert done.exit_code == 0 and "ViTForImageClassification on laptop 2x2" in done.output
     one = ("--cluster", "laptop", "--nodes", "1", "--gpus-per-node", "1")

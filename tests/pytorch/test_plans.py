@@ -18,16 +18,17 @@ MESHES = (
     {**WORDS, "data_parallel": True, "zero": 3, "buckets": "late", "micro_batches": 2,
      "rows": 16},
     {**WORDS, "data_parallel": True, "buckets": "together", "micro_batches": 2, "debug": True},
-    {**WORDS, "zero": "mixed", "buckets": "single"},
     {**TWO, "model": "stack", "data_parallel": True, "zero": 3, "buckets": "late",
      "recomputed": True},
-    {**WORDS, "turns": 2, "micro_batches": 2, "debug": True},
+    {**WORDS, "turns": 2, "micro_batches": 2},
     {**TWO, "model": "decayed", "micro_batches": 2, "optimizer": "slow sgd", "evaluated": [8, 16]},
     {**TWO, "model": "convnet", "micro_batches": 2, "optimizer": "slow sgd",
      "batch_norm": "micro_batch"},
 )  # fmt: skip
 MORE_MESHES = (
     {**WORDS, "data_parallel": True, "buckets": "late"},
+    {**WORDS, "zero": "mixed", "buckets": "single"},
+    {**WORDS, "turns": 2, "micro_batches": 2, "debug": True},
 )  # fmt: skip
 STAGES = (
     case("perceptron", 2, 1, 2, "eager-1f1b", debug=True),

@@ -51,7 +51,7 @@ def same_gradients(model, *batch, loss=F.mse_loss):
 
 
 @pytest.mark.parametrize(
-    "name", ["mlp", "gpt", "llama", pytest.param("resnet", marks=pytest.mark.full)]
+    "name", ["mlp", "llama", *(pytest.param(n, marks=pytest.mark.full) for n in ("gpt", "resnet"))]
 )
 def test_a_batch_of_another_size_is_traced_so(name):
     """What `with_batch` makes of one trace is what a trace at that batch gives."""
@@ -64,12 +64,18 @@ def test_a_batch_of_another_size_is_traced_so(name):
     assert all(op.module or op.kind in ("input", "loss") for op in graph.ops if "." in op.name)
 
 
-def test_a_model_without_memory_is_traced_as_one_with(tmp_path: Path):
+@pytest.fixture(scope="module")
+def gpt():
     model, loss, batch = build("gpt")
+    return trace_with_state(model, *batch(0), loss=loss)
+
+
+def test_a_model_without_memory_is_traced_as_one_with(gpt, tmp_path: Path):
+    _, loss, batch = build("gpt")
     with torch.device("meta"):
         empty, *_ = build("gpt")
     graph = autoddl.trace(empty, *batch(0), loss=loss)
-    assert graph.fingerprint == autoddl.trace(model, *batch(0), loss=loss).fingerprint
+    assert graph.fingerprint == gpt.graph.fingerprint
     graph.save(tmp_path / "graph.json")
     assert autoddl.plan(type(graph).load(tmp_path / "graph.json"), ALONE).back_end == "oneflow"
 
@@ -104,11 +110,9 @@ def test_what_is_no_model_is_refused(wrong):
         autoddl.trace(wrong, torch.zeros(2, 2))
 
 
-def test_tied_parameters_are_one():
-    model, loss, batch = build("gpt")
-    found = trace_with_state(model, *batch(0), loss=loss)
-    assert found.keys["head.weight"] == found.keys["words.weight"] == "words.weight"
-    assert [op.name for op in found.graph.params].count("words.weight") == 1
+def test_tied_parameters_are_one(gpt):
+    assert gpt.keys["head.weight"] == gpt.keys["words.weight"] == "words.weight"
+    assert [op.name for op in gpt.graph.params].count("words.weight") == 1
 
 
 # ---- gradients
@@ -174,7 +178,7 @@ def test_what_torch_warns_of_itself_is_not_told():
     assert [op.attrs["causal"] for op in graph.ops if op.kind == "attention"] == [True, True]
 
 
-@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("need_weights", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_torchs_attention_is_split_by_batch(need_weights):
     """It merges positions and rows, rows inside, for its last product."""
 

@@ -62,7 +62,13 @@ CHANGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.full if name in ("an average", "loaded") else ())
+        for name in CHANGES
+    ],
+)
 def test_what_changes_in_the_model_is_refused(name):
     change, why = CHANGES[name]
     model = Model()

@@ -48,7 +48,7 @@ def moved(step, before, after, size):
 
 
 @given(placed_tensors(count=2), st.integers(0, 9))
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_a_path_brings_every_element_where_it_belongs(placed, seed):
     mesh, shape, source, target = placed
     steps = path_table(mesh, seed % 4).path(float_spec(shape), source, target)
@@ -59,7 +59,7 @@ def test_a_path_brings_every_element_where_it_belongs(placed, seed):
 
 
 @given(placed_tensors(), st.data())
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_every_legal_step_does_what_it_says(placed, data):
     """Even and uneven shards: the layout after it is right, and the group moves what it must."""
     mesh, shape, nd = placed

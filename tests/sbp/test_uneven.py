@@ -86,7 +86,7 @@ EVERY = [(2, 1), (3, 1), (2, 1, 1), (1, 2), (1, 3, 2), (5, 1)]
 @pytest.mark.parametrize(
     ("shares", "sample"),
     [
-        pytest.param((2, 1, 1), 3, id="some"),
+        pytest.param((2, 1, 1), 2, id="some"),
         *(pytest.param(shares, None, marks=pytest.mark.full) for shares in EVERY),
     ],
 )

@@ -87,8 +87,8 @@ def limited(free):
         yield dataclasses.replace(free, memory_limit=least + part * (most - least) + 1e-9)
 
 
-def problems():
-    for seed in range(5):
+def problems(seeds=5):
+    for seed in range(seeds):
         rng = np.random.default_rng(seed)
         for shape in SERIES_PARALLEL:
             yield from limited(random_problem(rng, 5, SHAPES[shape]))
@@ -96,7 +96,7 @@ def problems():
 
 
 def test_fronts_find_the_optimum_within_the_limit():
-    for problem in problems():
+    for problem in problems(3):
         best, _ = optimum(problem)
         for price in (0.0, 1.0):
             state = eliminate(problem, price, frozenset())
@@ -108,7 +108,7 @@ def test_fronts_find_the_optimum_within_the_limit():
             assert cost == pytest.approx(best)
             none = least_within(problem, state, contexts, price, best * 0.99, 10**6)
             assert none.choice is None
-    last = list(problems())[-1]
+    last = list(problems(3))[-1]
     state = eliminate(last, 0.0, frozenset())
     with pytest.raises(TooMany):
         least_within(last, state, ReducedCosts(state), 0.0, np.inf, 10)
@@ -152,7 +152,7 @@ def test_the_optimum_within_memory_is_proven(monkeypatch, quick, long):
     if quick is not None:
         monkeypatch.setattr(exact_search, "_QUICK_WORK", quick)
         monkeypatch.setattr(exact_search, "_LONG", long)
-    for problem in problems():
+    for problem in problems(3):
         best, _ = optimum(problem)
         with Progress(problem, Budget()) as run:
             prove(problem, run)

@@ -21,7 +21,7 @@ from tests.clusters import cluster
 from tests.graphs import attention
 from tests.plans.example import PLAN
 
-GRAPH, WHERE = attention(8, 8, 6, 16, 2), cluster("gcp_a100", 4, 1)
+GRAPH, WHERE = attention(4, 8, 6, 16, 2), cluster("gcp_a100", 4, 1)
 
 
 class Terminal(io.StringIO):

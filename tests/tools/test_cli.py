@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from autoddl.plans import Plan
 from autoddl.runtime.entry import SHIPPED
 from autoddl.tools.cli import main
+from tests.graphs import mlp
 
 ROOT = Path(__file__).parents[2]
 LAPTOP = "laptop"
@@ -81,7 +82,8 @@ def test_the_table_names_every_kind_of_layer(graph):
     assert result.exit_code == 0
     words = ("embedding", "qkv", "logits", "comm.", "keeps")
     assert all(word in result.stdout for word in (*words, "split", "batch "))
-    labels = autoddl("plan", graph, "--cluster", LAPTOP, "--notation", "sbp").stdout
+    same = "--cluster", LAPTOP, "--no-baselines"
+    labels = autoddl("plan", graph, *same, "--notation", "sbp").stdout
     assert all(word in labels for word in (*words, "topology", "signature", "S0:("))
     assert "on laptop 2x2\nbatch 16, adam\n" in result.stdout
 
@@ -121,10 +123,13 @@ def test_a_module_and_its_saved_graph_give_the_same_plan(graph, plan, tmp_path):
     assert again.read_text() == Path(plan).read_text()
 
 
-def test_options_reach_the_planner(graph):
-    def figures(*words: str) -> dict:
+def test_options_reach_the_planner(graph, tmp_path):
+    few_layers = str(tmp_path / "mlp.json")
+    mlp(16, (32, 64, 64, 32)).save(few_layers)
+
+    def figures(*words: str, model: str = few_layers) -> dict:
         same = "--cluster", LAPTOP, "--json", "--no-baselines", "--no-overlap"
-        result = autoddl("plan", graph, *same, *words)
+        result = autoddl("plan", model, *same, *words)
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 
@@ -141,10 +146,13 @@ def test_options_reach_the_planner(graph):
     soon = figures("--search", "random", "--budget-seconds", "0.05")["search"]
     assert soon["end"] == "budget"
     tight = ("--memory-limit-gb", "0.004")
-    exact, rough = (figures(*tight, "--gap", gap)["search"]["gap"] for gap in ("0", "20%"))
+    exact, rough = (
+        figures(*tight, "--gap", gap, model=graph)["search"]["gap"] for gap in ("0", "20%")
+    )
     assert exact < rough <= 0.2
-    plain = figures("--gpus-per-node", "4", "--search", "random", "--comm-rule", "plain")
-    shared = figures("--gpus-per-node", "4", "--search", "random")
+    four = "--gpus-per-node", "4", "--search", "random"
+    plain = figures(*four, "--comm-rule", "plain", model=graph)
+    shared = figures(*four, model=graph)
     assert plain["cost"]["communication_s"] != shared["cost"]["communication_s"]
 
 
@@ -220,32 +228,41 @@ def test_doctor_prints_json(monkeypatch):
     assert "pip install ." in autoddl("doctor").stdout
 
 
-def without_oneflow(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a Python whose `import oneflow` fails."""
+def without_oneflow(tmp_path: Path, *commands: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Exit statuses and stderr of commands in one Python whose `import oneflow` fails."""
     (tmp_path / "oneflow.py").write_text("raise ImportError('no OneFlow here')")
     path = os.pathsep.join((str(tmp_path), str(ROOT)))
-    return subprocess.run(
-        [sys.executable, "-m", "autoddl", *words],
+    text = (
+        "import json; from click.testing import CliRunner; from autoddl.tools.cli import main\n"
+        f"done = [CliRunner().invoke(main, words) for words in {commands!r}]\n"
+        "print(json.dumps([(one.exit_code, one.stderr) for one in done]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def test_planning_a_saved_graph_needs_no_oneflow(graph, plan, tmp_path):
     again = tmp_path / "again.json"
-    done = without_oneflow(tmp_path, "plan", graph, "--cluster", LAPTOP, "-o", str(again))
-    assert done.returncode == 0, done.stderr
+    planning = ("plan", graph, "--cluster", LAPTOP, "-o", str(again))
+    for status, said in without_oneflow(tmp_path, planning, ("explain", plan)):
+        assert status == 0, said
     assert again.read_text() == Path(plan).read_text()
-    assert without_oneflow(tmp_path, "explain", plan).returncode == 0
 
 
-@pytest.mark.parametrize("command", ["trace", "train", "plan"])
-def test_what_needs_oneflow_says_so(tmp_path, command):
-    options = ("-o", "g.json") if command == "trace" else ("--cluster", LAPTOP)
-    done = without_oneflow(tmp_path, command, "gpt_small", *options)
-    assert done.returncode == 2
-    assert "needs OneFlow" in done.stderr
-    assert "autoddl doctor" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_what_needs_oneflow_says_so(tmp_path):
+    commands = [
+        (command, "gpt_small", *(("-o", "g.json") if command == "trace" else ("--cluster", LAPTOP)))
+        for command in ("trace", "train", "plan")
+    ]
+    for status, said in without_oneflow(tmp_path, *commands):
+        assert status == 2
+        assert "needs OneFlow" in said
+        assert "autoddl doctor" in said
+        assert "Traceback" not in said
 
 
 def test_memory_says_what_a_plan_keeps_and_when(plan, tmp_path):

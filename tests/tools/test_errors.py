@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from autoddl.cluster.spec import MACHINES
+from autoddl.tools.cli import main
 from tests.plans.example import MLP, PLAN
 
 ROOT = Path(__file__).parents[2]
@@ -92,13 +94,20 @@ def test_a_mistake_that_we_find_has_no_frames(files):
         (("train", "plan.json", "--cluster", LAPTOP), "a plan is given as --plan FILE"),
     ],
 )
-def test_a_wrong_kind_of_file_is_named_as_what_it_is(files, words, told):
-    done = autoddl(files, *words)
-    assert done.returncode == 2 and told in done.stderr, done.stderr
+def test_a_wrong_kind_of_file_is_named_as_what_it_is(files, words, told, monkeypatch):
+    monkeypatch.chdir(files)
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2 and told in done.stderr, done.stderr
     assert len(without_signs(done.stderr)) == 1
 
 
-@pytest.mark.parametrize("words", [("explain", "plan.json"), ("explain", "plan.json", "--json")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "plan.json"),
+        pytest.param(("explain", "plan.json", "--json"), marks=pytest.mark.full),
+    ],
+)
 def test_a_reader_that_leaves_is_no_error(files, words):
     reading, writing = os.pipe()
     os.close(reading)
@@ -121,9 +130,10 @@ def test_a_reader_that_leaves_is_no_error(files, words):
         ("plan", "graph.json", "--cluster", "\x9b5mx", "--search", "integer"),
     ],
 )
-def test_what_a_terminal_would_obey_does_not_reach_it(files, words):
-    done = autoddl(files, *words)
-    assert done.returncode == 2 and "Error" in done.stderr
+def test_what_a_terminal_would_obey_does_not_reach_it(files, words, monkeypatch):
+    monkeypatch.chdir(files)
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2 and "Error" in done.stderr
     for text in (done.stdout, done.stderr):
         assert all(c.isprintable() or c == "\n" for c in text), text
 

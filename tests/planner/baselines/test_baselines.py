@@ -265,10 +265,11 @@ def test_where_only_split_storage_fits_the_search_finds_it():
     """It is no slower than ZeRO, and without ZeRO there is nothing as fast."""
     graph = mlp(4096, (512,) * 9)
     where = cluster("gcp_a100", 1, 8)
-    plain = find_plan(graph, where)
+    plain = find_plan(graph, where, PlanOptions(baselines=False))
     limit = 0.5 * figures(plain).cost.memory_bytes
     found = find_plan(graph, where, PlanOptions(memory_limit_bytes=limit))
-    without = find_plan(graph, where, PlanOptions(memory_limit_bytes=limit, zero=False))
+    whole = PlanOptions(memory_limit_bytes=limit, zero=False, baselines=False)
+    without = find_plan(graph, where, whole)
     assert any(edge.zero_stage for edge in found.stage.edges.values())
     assert not any(edge.zero_stage for edge in without.stage.edges.values())
     assert figures(found).cost.memory_bytes <= limit

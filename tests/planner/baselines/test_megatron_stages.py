@@ -78,18 +78,18 @@ def test_the_climb_finds_the_best_of_a_valley_from_either_side():
 
 
 def test_it_is_a_plan_that_keeps_to_the_memory_and_says_its_topologies():
-    model = CostModel(WHERE)
-    free = megatron_in_stages(GRAPH, model)
+    where = cluster("piz_daint", 4, 1)
+    free = megatron_in_stages(GRAPH, CostModel(where))
     assert free is not None and free.plan.num_stages in (2, 4)
     assert len(free.topologies) == free.plan.num_stages
     assert (
         figures(Plan.from_json(free.plan.to_json())).iteration_s == figures(free.plan).iteration_s
     )
     limit = 0.8 * max(figures(free.plan).memory_bytes)
-    tight = megatron_in_stages(GRAPH, CostModel(WHERE, memory_limit_bytes=limit))
+    tight = megatron_in_stages(GRAPH, CostModel(where, memory_limit_bytes=limit))
     assert tight is not None and max(figures(tight.plan).memory_bytes) <= limit
     assert figures(tight.plan).iteration_s >= figures(free.plan).iteration_s
-    assert megatron_in_stages(GRAPH, CostModel(WHERE, memory_limit_bytes=1000)) is None
+    assert megatron_in_stages(GRAPH, CostModel(where, memory_limit_bytes=1000)) is None
 
 
 def test_a_model_without_repeated_blocks_has_none():

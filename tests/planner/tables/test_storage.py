@@ -99,9 +99,13 @@ def test_a_limit_is_met_at_the_least_cost():
 
 def test_without_a_limit_that_binds_nothing_is_split():
     for graph in GRAPHS:
-        plan = find_plan(graph, cluster("gcp_a100", 2, 2), PlanOptions(micro_batches=2))
+        plan = find_plan(
+            graph, cluster("gcp_a100", 2, 2), PlanOptions(micro_batches=2, baselines=False)
+        )
         whole = find_plan(
-            graph, cluster("gcp_a100", 2, 2), PlanOptions(micro_batches=2, zero=False)
+            graph,
+            cluster("gcp_a100", 2, 2),
+            PlanOptions(micro_batches=2, zero=False, baselines=False),
         )
         assert not any(edge.zero_stage for edge in plan.stage.edges.values())
         assert figures(plan).cost.iteration_s == pytest.approx(
@@ -169,7 +173,7 @@ def test_a_dim_that_does_not_divide_stays_whole():
 
 def test_savings_are_the_difference_to_whole_storage():
     graph, where = mlp(4096, (512,) * 5), cluster("gcp_a100", 1, 8)
-    free = find_plan(graph, where, PlanOptions(micro_batches=2))
+    free = find_plan(graph, where, PlanOptions(micro_batches=2, baselines=False))
     plan = find_plan(
         graph,
         where,

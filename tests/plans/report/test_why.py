@@ -70,7 +70,8 @@ def test_short_memory_is_named_with_what_is_done():
     where = cluster("gcp_a100", 2, 2)
     free = find_plan(MODEL, where, PlanOptions(baselines=False, overlap=False))
     limit = 0.9 * figures(free).needed_bytes[0]
-    plan = find_plan(MODEL, where, PlanOptions(memory_limit_bytes=limit, overlap=False))
+    asked = PlanOptions(memory_limit_bytes=limit, overlap=False, baselines=False)
+    plan = find_plan(MODEL, where, asked)
     told = sentences(plan)
     done = {
         "forward again": bool(plan.recomputed),

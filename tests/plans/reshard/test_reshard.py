@@ -48,7 +48,7 @@ def reshardings(draw):
 
 
 @given(reshardings(), st.sampled_from(STRATEGIES), st.sampled_from(list(ORDERS)))
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_delivers_the_layout_and_carries_what_it_prices(drawn, strategy, order):
     spec, source, target = drawn
     plan = plan_reshard(spec, source, target, cluster(), strategy=strategy, order=order, budget=300)

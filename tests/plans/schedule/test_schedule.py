@@ -75,7 +75,7 @@ def schedules(draw):
 
 
 @given(schedules())
-@settings(max_examples=60)
+@settings(max_examples=35)
 def test_every_schedule_is_valid_and_runs(drawn):
     schedule, costs = drawn
     verify(schedule)
@@ -212,8 +212,8 @@ def test_every_task_is_needed_once():
     assert {need for t in tasks for need in needs(schedule, t)} <= set(tasks)
 
 
-@pytest.mark.parametrize("stages", [1, 2, 4, 6])
-@pytest.mark.parametrize("rounds", [1, 2, 5])
+@pytest.mark.parametrize("stages", [1, 2, 5])
+@pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_closed_forms(stages, rounds):
     m = stages * rounds
     f, b, w = 2.0, 1.5, 1.0

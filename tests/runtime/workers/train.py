@@ -112,10 +112,15 @@ def turns(plan, together) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
+@functools.cache
+def recorded(name, rows):
+    model, loss, batch = build(name)
+    return trace_with_state(model, *batch(0, rows), loss=loss), batch
+
+
 def run(case) -> None:
     name, optimizer, rows, steps = (case[k] for k in ("model", "optimizer", "rows", "steps"))
-    model, loss, batch = build(name)
-    traced = trace_with_state(model, *batch(0, rows), loss=loss)
+    traced, batch = recorded(name, rows)
     if rank() != 0:
         for op in traced.graph.params:
             traced.params[op.attrs["name"]].data.zero_()  # rank 0's values count

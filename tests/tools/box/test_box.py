@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
 from autoddl.tools.box import Box
 from autoddl.tools.box.network import existing
 from autoddl.tools.box.record import FOLDER
+from autoddl.tools.cli import main
 
 pytestmark = pytest.mark.usefixtures("possible")
 
@@ -46,6 +48,11 @@ WAIT = "print('inside', flush=True); time.sleep(600)"
 def mine() -> set[str]:
     """The namespaces of the boxes that these tests start by name."""
     return {name for name in existing() if "-held-" in name or "-box-" in name}
+
+
+def here(*words: str) -> Result:
+    """What another process does, done in this one."""
+    return CliRunner().invoke(main, ("box", *words))
 
 
 def cli(*words: str) -> subprocess.CompletedProcess[str]:
@@ -128,8 +135,8 @@ def test_up_status_run_down(tmp_path):
     try:
         done = cli("up", "2", "--gpus-per-node", "2", "--rate", "200mbit")
         assert (done.returncode, done.stdout) == (0, "up: 2 hosts x 2 processes, links 200mbit\n")
-        again = cli("up", "3")
-        assert again.returncode == 2
+        again = here("up", "3")
+        assert again.exit_code == 2
         assert "already up (2 hosts x 2 processes, links 200mbit)" in again.stderr
         script = tmp_path / "script.py"
         script.write_text("import os, sys; print(sys.argv[1:], os.environ['LOCAL_RANK'])")
@@ -138,7 +145,7 @@ def test_up_status_run_down(tmp_path):
         assert sorted(ran.stdout.splitlines()) == [
             f"[{rank}] ['--epochs', '2'] {rank % 2}" for rank in range(4)
         ]
-        shown = json.loads(cli("status", "--json").stdout)
+        shown = json.loads(here("status", "--json").stdout)
         assert [host["processes"] for host in shown["hosts"]] == [0, 0]
         # what still runs inside ends with the box
         left = subprocess.Popen(
@@ -148,11 +155,11 @@ def test_up_status_run_down(tmp_path):
         assert "down: box" in cli("down").stdout
         assert left.wait(timeout=10) != 0
     finally:
-        cli("down")
+        here("down")
     assert not mine()
-    assert cli("down").stdout == "no box was up\n"
-    gone = cli("run", str(script))
-    assert gone.returncode == 2 and "no box is up" in gone.stderr
+    assert here("down").stdout == "no box was up\n"
+    gone = here("run", str(script))
+    assert gone.exit_code == 2 and "no box is up" in gone.stderr
 
 
 @pytest.mark.parametrize(
@@ -203,22 +210,24 @@ def test_a_box_that_cannot_be_built_is_removed(monkeypatch):
     assert not mine()
 
 
-@pytest.mark.parametrize("words", [("up", "2"), ("down",), ("run", __file__), ("status",)])
-def test_without_root_it_explains_itself(words, tmp_path):
+def test_without_root_it_explains_itself():
     """Needs root only to give it up."""
+    commands = ("up", "2"), ("down",), ("run", __file__), ("status",)
     text = (
-        "import os, sys; from click.testing import CliRunner; from autoddl.tools.cli import main\n"
+        "import json, os; from click.testing import CliRunner; from autoddl.tools.cli import main\n"
         "import autoddl.tools.box.box, autoddl.tools.commands.box, autoddl.tools.train_plan\n"
         "import autoddl.tools.show, rich.table\n"
         "os.setuid(65534)\n"
-        f"done = CliRunner().invoke(main, ['box', *{words!r}])\n"
-        "print(done.output, end=''); sys.exit(done.exit_code)"
+        f"done = [CliRunner().invoke(main, ['box', *words]) for words in {commands!r}]\n"
+        "print(json.dumps([(one.exit_code, one.output) for one in done]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", text], env=ENV, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 2, done.stderr
-    assert ("needs root" if words[0] in ("up", "down") else "no box is up") in done.stdout
+    assert done.returncode == 0, done.stderr
+    for words, (status, said) in zip(commands, json.loads(done.stdout), strict=True):
+        assert status == 2, said
+        assert ("needs root" if words[0] in ("up", "down") else "no box is up") in said
     assert not mine()
 
 

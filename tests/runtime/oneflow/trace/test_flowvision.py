@@ -18,7 +18,7 @@ def images(batch, size):
 @pytest.mark.parametrize(
     "name, size",
     [
-        ("alexnet", 64),
+        pytest.param("alexnet", 64, marks=pytest.mark.full),
         ("vgg13", 32),
         ("resnet18", 32),
         ("vit_tiny_patch16_224", 224),
@@ -40,7 +40,9 @@ def test_every_operator_is_known_and_follows_the_batch(name, size):
     assert graph.with_batch(6).fingerprint == larger.fingerprint
 
 
-@pytest.mark.parametrize("name", ["resnet18", "squeezenet1_0"])
+@pytest.mark.parametrize(
+    "name", ["resnet18", pytest.param("squeezenet1_0", marks=pytest.mark.full)]
+)
 def test_the_graph_computes_what_the_model_computes(name):
     flow.manual_seed(0)
     model = getattr(models, name)(num_classes=10)
