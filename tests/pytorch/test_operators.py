@@ -286,6 +286,7 @@ FIXED = {  # they follow from the batch's size otherwise, or torch records that
     "aligned_in_few_steps", "filled_diagonal", "bins", "reduced_by_index",
     "covariance", "correlation",
 }  # fmt: skip
+SLOW = "solved", "triangles", "gated"  # a third of all seconds of 37
 VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 if VERSION < (2, 13):
     FIXED.add("weighed")
@@ -401,8 +402,10 @@ def differ(names):
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2))])
 def test_values_and_gradients_are_atens(part):
-    """A third of the operators at a time."""
-    assert not differ([name for name in FUNCTIONS if name not in FIXED][part::3])
+    """A third of the operators at a time, those that take longest to trace with the last."""
+    third = [name for name in FUNCTIONS if name not in FIXED][part::3]
+    some = [name for name in third if name not in SLOW]
+    assert not differ([*some, *SLOW] if part == 2 else some)
 
 
 @pytest.mark.full
