@@ -39,8 +39,8 @@ def main() -> None:
     trainer = build_trainer(traced, plan, lambda p: flow.optim.SGD(p, lr=1e-3))
     bring = Bucket.bring
 
-    def waiting(self, gradients):
-        brought = bring(self, gradients)
+    def waiting(self, packed):
+        brought = bring(self, packed)
         self.backend.wait()
         return brought
 
