@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -61,14 +62,13 @@ def overlapped(batches: Batches, first: Candidate, options: PlanOptions) -> tupl
         with before(more(len(counts), "try of fewer micro-batches", "tries of fewer", most=True)):
             found = search.search()
         tried_two |= search.tried_two
-        if best is None or found.step_s < best.step_s:
+        is_faster = best is None or found.step_s < best.step_s
+        if best is None or is_faster:
             best = found
         elif found.result.is_stopped:  # Ctrl-C ends what follows, too
             return best.ended(found.result.end), tried_two
-        else:
-            del counts[:-1]
         try:
-            at_fewer = batches.in_fewer(counts, first, best, options.checkpointing)
+            at_fewer = batches.in_fewer(counts, is_faster, first, best, options.checkpointing)
         except (KeyboardInterrupt, Ended) as ended:
             return best.ended("budget" if isinstance(ended, Ended) else "interrupted"), tried_two
         if at_fewer is None:
@@ -223,37 +223,53 @@ class Batches:
         return best
 
     def in_fewer(
-        self, counts: list[int], first: Candidate, best: Candidate, checkpointing: Checkpointing
+        self,
+        counts: list[int],
+        is_faster: bool,
+        first: Candidate,
+        best: Candidate,
+        checkpointing: Checkpointing,
     ) -> Candidate | None:
-        """The best serial plan in the first of `counts` whose step may be faster than `best`.
+        """The best serial plan in one of `counts` that may overlap in less than `best` takes.
 
-        None if there is none. first: the best serial plan of all. Takes from `counts` what it looks
-        at; where one may not be faster, of those left only the last is looked at.
+        None if there is none. counts: descending; those that are looked at are taken out, and all
+        once it comes to the fewest. is_faster: the next fewer may be tried before these
+        first: the best serial plan of all
         """
-        one = self.one
-        if not one.algorithm.proves_bound:
-            return None
-        while counts and not (one.is_over or best.result.is_stopped):
-            fewer = Batches((counts.pop(0),), one)
-            try:
-                if fewer.may_overlap(first, best.step_s * (1 - _WORTH_OVERLAP), checkpointing):
+
+        def found(parts: int) -> Candidate | None:
+            if self.one.is_over or best.result.is_stopped or not self.one.algorithm.proves_bound:
+                return None
+            fewer, most_s = Batches((parts,), self.one), best.step_s * (1 - _WORTH_OVERLAP)
+            with suppress(NoStrategy):
+                if fewer.may_overlap(first, most_s, checkpointing):
                     return fewer.best(checkpointing)
-            except NoStrategy:
-                break
-            del counts[:-1]
-        return None
+            return None
+
+        if counts and is_faster and (at_next := found(counts.pop(0))) is not None:
+            return at_next
+        others, counts[:] = counts[::-1], []
+        return next(filter(None, map(found, others)), None)
 
     def may_overlap(self, serial: Candidate, most_s: float, checkpointing: Checkpointing) -> bool:
         """Whether a plan in the only one of `counts` may take less, as far as estimates tell.
 
-        A pass of one micro-batch hides no more than it computes.
+        A pass of one micro-batch hides no more than it computes, and a bucket saves no more than
+        the latencies of its gradients.
         """
         (parts,) = self.counts
-        families = {"all": (self.blocks,), "none": ((),)}.get(checkpointing, ((), self.blocks))
         if parts * evenly_s(self.estimator.micro.graph(parts), self.estimator.model) >= most_s:
             return False
-        enough_s = most_s + self._cost(serial, serial.key[1]).compute_s / parts
-        return any(self.estimator.estimate(parts, b, enough_s).seconds < enough_s for b in families)
+        compute_s = self._cost(serial, serial.key[1]).compute_s
+        enough_s = most_s + sum(alpha_s for alpha_s, _ in serial.maker.prices) + compute_s / parts
+        enough: dict[Blocks, float] = {(): enough_s}
+        if checkpointing == "all":
+            enough = {self.blocks: enough_s}
+        elif checkpointing == "auto" and self.blocks:  # of which only some may run again
+            again_s = self._cost(serial, self.blocks).compute_s - self._cost(serial, ()).compute_s
+            enough[self.blocks] = enough_s + again_s
+        estimate = self.estimator.estimate
+        return any(estimate(parts, b, seconds).seconds < seconds for b, seconds in enough.items())
 
     def fewest(self, checkpointing: Checkpointing) -> int:
         """The least number of micro-batches that may fit, as far as estimates tell."""

@@ -133,6 +133,28 @@ def test_fewer_micro_batches_are_tried_where_more_of_the_exchange_is_hidden_then
     assert best.ops == four.ops and best.buckets == four.buckets
 
 
+@pytest.mark.parametrize(
+    ("width", "devices", "limit", "serial", "best"),
+    [
+        (256, 1, 5.5e6, 32, 8),  # by running blocks again; in 16 it takes longer than in 32
+        pytest.param(512, 2, 7e6, 32, 16, marks=pytest.mark.full),  # buckets save latencies
+        pytest.param(512, 2, 6.5e6, 16, 8, marks=pytest.mark.full),  # some blocks run again
+    ],
+)
+def test_the_fewest_micro_batches_that_fit_are_tried_too(width, devices, limit, serial, best):
+    graph, machine = mlp(4096, (width,) * 6), cluster("laptop", 4, devices)
+
+    def planned(**options):
+        return find_plan(
+            graph, machine, PlanOptions(memory_limit_bytes=limit, baselines=False, **options)
+        ).stage
+
+    found, asked = planned(), planned(micro_batches=best)
+    assert planned(overlap=False).micro_batches == serial
+    assert found.micro_batches == best
+    assert stage_figures(found).cost.iteration_s == stage_figures(asked).cost.iteration_s
+
+
 def test_ctrl_c_in_fewer_micro_batches_ends_what_follows_too(monkeypatch):
     found: list[Candidate] = []
 
