@@ -254,22 +254,23 @@ class Batches:
     def may_overlap(self, serial: Candidate, most_s: float, checkpointing: Checkpointing) -> bool:
         """Whether a plan in the only one of `counts` may take less, as far as estimates tell.
 
-        A pass of one micro-batch hides no more than it computes, and a bucket saves no more than
-        the latencies of its gradients.
+        None computes in less time than all operators, each divided evenly over all devices, and
+        those of blocks that run again twice. One micro-batch hides no more than it computes, and
+        buckets save no more than the latencies of their gradients.
         """
         (parts,) = self.counts
-        if parts * evenly_s(self.estimator.micro.graph(parts), self.estimator.model) >= most_s:
+        least_s = parts * evenly_s(self.estimator.micro.graph(parts), self.estimator.model)
+        if least_s >= most_s:
             return False
-        compute_s = self._cost(serial, serial.key[1]).compute_s
-        enough_s = most_s + sum(alpha_s for alpha_s, _ in serial.maker.prices) + compute_s / parts
-        enough: dict[Blocks, float] = {(): enough_s}
-        if checkpointing == "all":
-            enough = {self.blocks: enough_s}
-        elif checkpointing == "auto" and self.blocks:  # of which only some may run again
-            again_s = self._cost(serial, self.blocks).compute_s - self._cost(serial, ()).compute_s
-            enough[self.blocks] = enough_s + again_s
-        estimate = self.estimator.estimate
-        return any(estimate(parts, b, seconds).seconds < seconds for b, seconds in enough.items())
+        compute_s = self._cost(serial, ()).compute_s
+        families: list[Blocks] = [] if checkpointing == "all" else [()]
+        if checkpointing != "none" and self.blocks:
+            twice = self._cost(serial, self.blocks).compute_s / compute_s
+            if least_s * twice < most_s:
+                families.append(self.blocks)
+        latencies_s = sum(alpha_s for alpha_s, _ in serial.maker.prices)
+        enough_s = most_s + compute_s / parts + latencies_s
+        return any(self.estimator.estimate(parts, b, enough_s).seconds < enough_s for b in families)
 
     def fewest(self, checkpointing: Checkpointing) -> int:
         """The least number of micro-batches that may fit, as far as estimates tell."""

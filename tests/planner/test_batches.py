@@ -138,7 +138,6 @@ def test_fewer_micro_batches_are_tried_where_more_of_the_exchange_is_hidden_then
     [
         (256, 1, 5.5e6, 32, 8),  # by running blocks again; in 16 it takes longer than in 32
         pytest.param(512, 2, 7e6, 32, 16, marks=pytest.mark.full),  # buckets save latencies
-        pytest.param(512, 2, 6.5e6, 16, 8, marks=pytest.mark.full),  # some blocks run again
     ],
 )
 def test_the_fewest_micro_batches_that_fit_are_tried_too(width, devices, limit, serial, best):
