@@ -62,7 +62,7 @@ def _on_one_shard(
     attrs: Attrs,
 ) -> Tensor:
     """ATen's operator on this shard, whose channels are dim 1."""
-    fresh = [value.clone() for value in moving] if moving else [None, None]
+    fresh = [value.detach().clone() for value in moving] if moving else [None, None]
     y = F.batch_norm(x, *fresh, gamma, beta, True, 1 - attrs["momentum"], attrs["epsilon"])
     if moving:
         ctx.updates[1], ctx.updates[2] = fresh
