@@ -74,9 +74,10 @@ def simulated(first: Strand, second: Strand, slack: float = 0.0) -> float:
     return max(run(tasks)[1], default=0.0)
 
 
-def test_the_path_is_the_best_of_all_merges_and_what_the_simulator_makes_of_it():
+@pytest.mark.parametrize("strands", [400, pytest.param(1000, marks=pytest.mark.full)])
+def test_the_path_is_the_best_of_all_merges_and_what_the_simulator_makes_of_it(strands):
     rng = np.random.default_rng(0)
-    for number in range(400):
+    for number in range(strands):
         first = random_strand(rng, 6)
         second = first if number % 2 else random_strand(rng, 6)  # equal ones are searched by half
         found = interleaved(first, second)
@@ -84,10 +85,11 @@ def test_the_path_is_the_best_of_all_merges_and_what_the_simulator_makes_of_it()
         assert simulated(first, second) == pytest.approx(found.seconds, abs=1e-9)
 
 
-def test_the_path_is_never_longer_than_lock_step_nor_than_two_serial_strands():
+@pytest.mark.parametrize("strands", [2_000, pytest.param(10_000, marks=pytest.mark.full)])
+def test_the_path_is_never_longer_than_lock_step_nor_than_two_serial_strands(strands):
     rng = np.random.default_rng(1)
     gains = []
-    for _ in range(2_000):
+    for _ in range(strands):
         stages = rng.random((int(rng.integers(1, 7)), 2)) * (1.0, rng.choice([0.3, 1.0, 3.0]))
         strand = [
             (queue, float(s)) for stage in stages for queue, s in zip((2, 1), stage, strict=True)
