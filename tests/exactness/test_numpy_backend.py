@@ -181,15 +181,15 @@ def test_gradients_whose_way_splits_them_twice_travel_as_one(graph, parts, monke
     buckets = (*others, tuple(matrices))
     stage = dataclasses.replace(plan.stage, edges=edges, buckets=buckets, waits=())
     travelling = []
-    monkeypatch.setattr(Bucket, "bring", noted(Bucket.bring, travelling))
+    monkeypatch.setattr(Bucket, "packed", noted(Bucket.packed, travelling))
     check(graph, Plan.on_one_mesh(stage))
     assert (len(matrices), True) in travelling
 
 
-def noted(bring, travelling):
+def noted(packed, travelling):
     def run(bucket, gradients):
         travelling.append((len(gradients), bucket.travel is not None))
-        return bring(bucket, gradients)
+        return packed(bucket, gradients)
 
     return run
 
