@@ -136,13 +136,13 @@ class Overlapped:
         ends = self._ends(self.known[-1])
         counts = [n for n in even(self.counts) if n >= parts]
         least_s = counts[0] * evenly_s(micro.graph(counts[0]), self.model) if counts else math.inf
-        if self._least_s <= least_s * (1 + _EXPOSED) and not self._is_near(bound, _NEAR):
-            bound = max(bound, self._searched(self._highest(one_at_a_time(ends))))
         if not self._is_near(least_s, _EXPOSED):
             other = self._searched(self._highest(any_in_flight(parts, ends)))
             bound, least_s = max(bound, other), max(least_s, other)
             if not self._is_near(least_s, _NEAR):
                 self._two(counts[0], blocks)
+        if self._best.tables.again.in_flight == 1 and not self._is_near(bound, _NEAR):
+            bound = max(bound, self._searched(self._highest(one_at_a_time(ends))))
         every = [(self.one.estimator, parts), *((self._in_turns, n) for n in counts[:1])]
         return self._bounded(self._branched(min(bound, least_s), every))
 
