@@ -125,6 +125,18 @@ def test_a_plan_takes_no_longer_than_the_serial_one_with_its_exchange_hidden(
     assert Plan.on_one_mesh(same).dumps() == Plan.on_one_mesh(other.stage).dumps()
 
 
+def test_one_in_flight_is_sought_at_its_own_price_where_two_gain_nothing():
+    """Two looked better by their bound: the plan was 3.5 % slower than if they were not allowed."""
+    graph, machine = mlp(4096, (256,) * 6), cluster("laptop", 4, 2)
+    options = PlanOptions(memory_limit_bytes=1.2e7, baselines=False)
+    one, either = (
+        find_plan(graph, machine, dataclasses.replace(options, in_flight=held))
+        for held in (1, None)
+    )
+    assert either.in_flight == (1,)
+    assert figures(either).iteration_s <= figures(one).iteration_s * (1 + LEFT)
+
+
 def test_where_communication_is_hidden_two_are_in_flight_and_it_is_told():
     graph, machine = random_problem(np.random.default_rng(5))
     one, two, chosen = (
