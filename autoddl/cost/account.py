@@ -23,7 +23,7 @@ from ..sbp.placement import B, NdSbp, P
 from ..sbp.redistribute import path_cost
 from ..sbp.signature import Inner, find_rule, signatures_of
 from .exchange import Buckets, exchanges, sharers
-from .memory import Held, held_bytes
+from .memory import Held, held_bytes, placed_alike
 from .model import CostModel
 from .operators import Divided, inner_count, inner_seconds, reduced_spec
 from .recompute import Recomputation
@@ -105,33 +105,55 @@ def account(
 
     again:   which blocks are run again before their backward pass
     buckets: gradients that travel together, and share their latencies evenly
+
+    Equal operators share theirs, which nobody changes.
     """
     again = again or Recomputation(graph)
     together = sharers(exchanges(graph, ops, edges), buckets) if buckets else {}
-    costs = {
-        name: Cost(held=held)
-        for name, held in held_bytes(graph, model, micro_batches, ops, edges, again).items()
-    }
+    alike = placed_alike(graph, ops, edges)
+    held = held_bytes(graph, model, micro_batches, ops, edges, again, alike=alike)
     trips = Trips(model)
+    known: dict[Hashable, Cost] = {}
+    costs: dict[str, Cost] = {}
     for op in graph.ops:
-        cost, passes = costs[op.name], again.passes(op.name)
-        _add_operator(cost, graph, trips, micro_batches, passes, op, ops[op.name])
-        for index, name in enumerate(op.inputs):
-            edge = edges.get((op.name, index))
-            if edge is None:
-                continue
-            producer, spec = graph.producers[name], graph.tensors[name].spec
-            given = ops[producer.name].outs[producer.outputs.index(name)]
-            is_param = producer.kind == "param"
-            forward, backward = edge_times(is_param, edge.zero_stage, micro_batches, passes)
-            for cause, times in zip(("forward", "backward"), forward, strict=True):
-                _add_path(cost, trips.along(spec, given, edge.forward), times, cause)
-            back = ops[op.name].grad_ins[index]
-            if edge.backward and back is not None:
-                cause = "gradient_sync" if is_param else "backward"
-                trip = trips.along(spec, back, edge.backward)
-                _add_path(cost, trip.among(together.get((op.name, index), 1)), backward, cause)
+        own, passes = held[op.name], again.passes(op.name)
+        travels = (together.get((op.name, index), 1) for index in range(len(op.inputs)))
+        key = alike[op.name], passes, *travels, *vars(own).values()
+        if key not in known or op.kind == "opaque" or trips.has_measured:
+            known[key] = cost = Cost(held=own)
+            _add_operator(cost, graph, trips, micro_batches, passes, op, ops[op.name])
+            _add_inputs(cost, graph, trips, micro_batches, passes, op, ops, edges, together)
+        costs[op.name] = known[key]
     return costs
+
+
+def _add_inputs(
+    cost: Cost,
+    graph: Graph,
+    trips: Trips,
+    micro_batches: int,
+    passes: int,
+    op: Op,
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[tuple[str, int], PlannedEdge],
+    together: Mapping[tuple[str, int], int],
+) -> None:
+    """Add the redistributions into an operator, and of their gradients."""
+    for index, name in enumerate(op.inputs):
+        edge = edges.get((op.name, index))
+        if edge is None:
+            continue
+        producer, spec = graph.producers[name], graph.tensors[name].spec
+        given = ops[producer.name].outs[producer.outputs.index(name)]
+        is_param = producer.kind == "param"
+        forward, backward = edge_times(is_param, edge.zero_stage, micro_batches, passes)
+        for cause, times in zip(("forward", "backward"), forward, strict=True):
+            _add_path(cost, trips.along(spec, given, edge.forward), times, cause)
+        back = ops[op.name].grad_ins[index]
+        if edge.backward and back is not None:
+            cause = "gradient_sync" if is_param else "backward"
+            trip = trips.along(spec, back, edge.backward)
+            _add_path(cost, trip.among(together.get((op.name, index), 1)), backward, cause)
 
 
 def total(costs: Iterable[Cost]) -> Cost:
@@ -268,6 +290,7 @@ class Trips:
     model: CostModel
 
     def __post_init__(self) -> None:
+        self.has_measured = any(kind.device.operators for kind in self.model.cluster.kinds)
         self._seconds: dict[Hashable, tuple[float, float]] = self.model.known("seconds")
         self._known: dict[tuple[TensorSpec, NdSbp, tuple[Step, ...]], Trip] = self.model.known(
             "trips"
@@ -276,8 +299,7 @@ class Trips:
     def seconds(self, graph: Graph, op: Op, placed: PlannedOp) -> tuple[float, float]:
         """`operator_seconds`."""
         # what was measured is known by more than this; an opaque part's attributes are of any type
-        measured = any(kind.device.operators for kind in self.model.cluster.kinds)
-        if op.kind == "opaque" or measured:
+        if op.kind == "opaque" or self.has_measured:
             return operator_seconds(graph, self.model, op, placed)
         spec, attrs = graph.spec(op), tuple(sorted(op.attrs.items()))
         has_grad = any(o in graph.needs_grad for o in op.outputs)

@@ -112,16 +112,22 @@ def exchanges(
 ) -> tuple[Exchange, ...]:
     """The uses of trained parameters whose gradients travel between devices, in graph order."""
     found: list[Exchange] = []
-    for op in graph.ops:
-        for index, tensor in enumerate(op.inputs):
-            edge, given = edges.get((op.name, index)), ops[op.name].grad_ins[index]
-            is_param = graph.producers[tensor].kind == "param" and tensor in graph.needs_grad
-            if not is_param or edge is None or given is None:
-                continue
-            if any(not step.is_free for step in edge.backward):
-                spec, is_often = graph.tensors[tensor].spec, edge.zero_stage > 1
-                found.append(Exchange(op.name, index, tensor, spec, given, edge.backward, is_often))
+    for name, index, tensor in graph.once(_trained_uses):
+        edge = edges.get((name, index))
+        if edge is None or all(step.is_free for step in edge.backward):
+            continue
+        given = ops[name].grad_ins[index]
+        if given is not None:
+            spec, is_often = graph.tensors[tensor].spec, edge.zero_stage > 1
+            found.append(Exchange(name, index, tensor, spec, given, edge.backward, is_often))
     return tuple(found)
+
+
+def _trained_uses(graph: Graph) -> list[tuple[str, int, str]]:
+    """Operator, input and tensor of each use of a trained parameter, in graph order."""
+    trained = {t for op in graph.params for t in op.outputs if t in graph.needs_grad}
+    uses = ((op.name, index, t) for op in graph.ops for index, t in enumerate(op.inputs))
+    return [use for use in uses if use[2] in trained]
 
 
 def check_buckets(

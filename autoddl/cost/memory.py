@@ -27,7 +27,7 @@ Without it, and with one micro-batch, gradients of parameters come as activation
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..graph.graph import Graph, Op
@@ -117,6 +117,31 @@ class Held:
         self.counted_bytes += other.counted_bytes
 
 
+def placed_alike(
+    graph: Graph, ops: Mapping[str, PlannedOp], edges: Mapping[tuple[str, int], PlannedEdge]
+) -> dict[str, int]:
+    """Operator name -> a number, equal for operators that are alike, and placed and read alike.
+
+    As seen by the objects, of which a search has one for all that are equal. So the account of
+    GPT-3 175B on 128x8 devices, of 96 equal blocks, takes half as long.
+    """
+    numbers: dict[Hashable, int] = {}
+    found: dict[str, int] = {}
+    shared = {name for op in graph.params for name in op.outputs if is_shared(graph, name)}
+    for op in graph.ops:
+        key: list[Hashable] = [graph.alike[op.name], id(ops[op.name]), op.name in graph.free_ops]
+        for name in op.outputs:
+            key += name in graph.needs_grad, name in shared
+        for index, name in enumerate(op.inputs):
+            producer, edge = graph.producers[name], edges.get((op.name, index))
+            key += producer.kind, name in graph.needs_grad, name in shared
+            if edge is not None:
+                given = id(ops[producer.name]), producer.outputs.index(name)
+                key += *given, id(edge.forward), id(edge.backward), edge.zero_stage
+        found[op.name] = numbers.setdefault(tuple(key), len(numbers))
+    return found
+
+
 def held_bytes(
     graph: Graph,
     model: CostModel,
@@ -125,40 +150,31 @@ def held_bytes(
     edges: Mapping[tuple[str, int], PlannedEdge],
     again: Recomputation,
     mesh: Mesh | None = None,
+    alike: Mapping[str, int] | None = None,
 ) -> dict[str, Held]:
     """Operator name -> what it holds; a copy counts for the operator that reads it.
 
     mesh: as the devices see it that are meant; None: as the fullest do (`CostModel.memory_mesh`)
+    alike: `placed_alike`, if it is known
     """
     mesh, copies = mesh or model.memory_mesh, model.parameter_copies
+    alike = placed_alike(graph, ops, edges) if alike is None else alike
     last = last_product(graph) if last_counts(micro_batches, bool(again.blocks)) else None
     reader = None if last is None else reader_of(graph, last)
     held: dict[str, Held] = {}
+    known: dict[Hashable, Held] = {}
     # bytes by operator of each block, and of what comes after them
     inside: list[dict[str, float]] = [{} for _ in (*again.blocks, "tail") if again.blocks]
     for op in graph.ops:
-        placed = ops[op.name]
-        own = held[op.name] = _of_operator(graph, mesh, copies, micro_batches, op, placed)
-        extra = _extra_bytes(graph, mesh, op, placed)
-        within = extra if again.leaves(op) else own.memory_bytes + extra
-        own.memory_bytes += extra
-        if op.name in again.last_products:
-            gradients = _gradient_bytes(graph, mesh, op, placed)
-            own.memory_bytes += gradients
-            within += gradients
-        for index, name in enumerate(op.inputs):
-            edge = edges.get((op.name, index))
-            within += _add_input(own, graph, mesh, placed, index, name, edge, ops, again)
-        if op.name in again.done:
-            own.memory_bytes -= within
-            within = 0.0
-        if op.name in again.place_of:
-            own.inside_bytes = inside[again.place_of[op.name]][op.name] = within
-        else:
-            within = 0.0
-        if op.kind not in ("input", "buffer"):
-            own.kept_bytes = own.memory_bytes - own.fixed_bytes - within
-            own.memory_bytes += (again.in_flight - 1) * own.kept_bytes
+        name = op.name
+        where = again.leaves(op), name in again.last_products, name in again.done
+        key = alike[name], *where, name in again.place_of, name in again.block_of
+        if key not in known:
+            own = _of_operator(graph, mesh, copies, micro_batches, op, ops[name])
+            known[key] = _held_with_inputs(own, graph, mesh, op, ops, edges, again)
+        own = held[name] = Held(*vars(known[key]).values())
+        if name in again.place_of:
+            inside[again.place_of[name]][name] = own.inside_bytes
     if last is not None:
         added = _gradient_bytes(graph, mesh, last, ops[last.name])
         if reader is not None:
@@ -170,6 +186,37 @@ def held_bytes(
             held[name].counted_bytes = share * within
             held[name].memory_bytes -= (1 - share) * within
     return held
+
+
+def _held_with_inputs(
+    own: Held,
+    graph: Graph,
+    mesh: Mesh,
+    op: Op,
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[tuple[str, int], PlannedEdge],
+    again: Recomputation,
+) -> Held:
+    """What an operator holds; own: its outputs, which are added to."""
+    placed = ops[op.name]
+    extra = _extra_bytes(graph, mesh, op, placed)
+    within = extra if again.leaves(op) else own.memory_bytes + extra
+    own.memory_bytes += extra
+    if op.name in again.last_products:
+        gradients = _gradient_bytes(graph, mesh, op, placed)
+        own.memory_bytes += gradients
+        within += gradients
+    for index, name in enumerate(op.inputs):
+        edge = edges.get((op.name, index))
+        within += _add_input(own, graph, mesh, placed, index, name, edge, ops, again)
+    if op.name in again.done:
+        own.memory_bytes -= within
+        within = 0.0
+    own.inside_bytes = within = within if op.name in again.place_of else 0.0
+    if op.kind not in ("input", "buffer"):
+        own.kept_bytes = own.memory_bytes - own.fixed_bytes - within
+        own.memory_bytes += (again.in_flight - 1) * own.kept_bytes
+    return own
 
 
 def _of_operator(

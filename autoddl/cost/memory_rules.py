@@ -65,8 +65,11 @@ class MemoryRules(Protocol):
         """The peak of the compiled step."""
         ...
 
-    def compiled_bytes(self, plan: PlannedStep) -> int:
-        """The bytes of that peak that count for the memory limit: with what it may be off."""
+    def compiled_bytes(self, plan: PlannedStep, enough: int = 0) -> int:
+        """The bytes of that peak that count for the memory limit: with what it may be off.
+
+        enough: so few need not be the least
+        """
         ...
 
 

@@ -95,7 +95,7 @@ def required_bytes(
         executor = executor_peak(plan, rules).bytes
     if executor > limit_bytes or not rules.compiles(plan):
         return executor
-    return max(executor, rules.compiled_bytes(plan))
+    return max(executor, rules.compiled_bytes(plan, executor))
 
 
 def executor_peak(plan: PlannedStep, rules: MemoryRules) -> Peak:

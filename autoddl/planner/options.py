@@ -3,16 +3,19 @@
 `autoddl.plan(graph, cluster, micro_batches=4)` makes `PlanOptions` of its keyword arguments, and
 the command line makes the same of its options, which are built from the metadata of the fields.
 Every planning function takes them as one value, which was checked when it was made. This module
-needs nothing but the standard library, so that `autoddl --help` stays quick.
+needs nothing but the standard library, so that `autoddl --help` stays quick; so what is paused
+while plans are made stands here, too, and can be before all else is imported.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import gc
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -417,3 +420,19 @@ def parse_shares(text: object) -> tuple[int, ...]:
 
 
 DEFAULTS = PlanOptions()
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Without Python's garbage collector inside, as many objects are made that stay.
+
+    It looks at all objects again each time that so many new ones were made, and so costs the more
+    the larger a traced model and its plan are, though reference counts free what planning leaves.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -11,11 +11,8 @@ topology, and in stages each in the same stages, with its best topology for ever
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from ..cluster.spec import Cluster
@@ -30,7 +27,7 @@ from ..search.budget import FIRST_PART, Deadline, Ended
 from .asked import check_no_stages, cost_model, micro_batch_counts, prepared, with_hints_of
 from .baselines.pricing import Schemes
 from .mesh import MeshPlan, plan_hinted, plan_mesh, with_schemes
-from .options import DEFAULTS, INTERLEAVED, PlanOptions
+from .options import DEFAULTS, INTERLEAVED, PlanOptions, paused_collector
 from .shares import (
     TRIES,
     Shares,
@@ -52,22 +49,6 @@ _log = logging.getLogger(__name__)
 # times. Nor where it does with the plan's communication, on a ring of fewer hosts: without that ViT
 # on 2 + 6 hosts takes 1.2 times as long.
 _ALONE = 0.75
-
-
-@contextmanager
-def paused_collector() -> Iterator[None]:
-    """Without Python's garbage collector inside, as many objects are made that stay.
-
-    It looks at all objects again each time that so many new ones were made, and so costs the more
-    the larger a traced model and its plan are, though reference counts free what planning leaves.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @paused_collector()

@@ -19,8 +19,7 @@ from .baselines.hap import hap_rules
 from .baselines.pricing import BaselinePricer
 from .baselines.splits import splits
 from .mesh import write_stage
-from .options import DEFAULTS, PlanOptions
-from .planner import paused_collector
+from .options import DEFAULTS, PlanOptions, paused_collector
 from .shares import Shares, proportional_shares
 from .tables.groups import MicroBatches
 

@@ -195,7 +195,13 @@ class StageFigures:
         return self.maker.step(own.buckets, own.micro_batches, own.waits)
 
     def layer_cost(self, layer: PlannedLayer) -> Cost:
-        return total(self.costs[name] for name in layer.ops)
+        if layer.ops not in self._layer_costs:
+            self._layer_costs[layer.ops] = total(self.costs[name] for name in layer.ops)
+        return self._layer_costs[layer.ops]
+
+    @cached_property
+    def _layer_costs(self) -> dict[tuple[str, ...], Cost]:
+        return {}
 
     @property
     def gap(self) -> float | None:

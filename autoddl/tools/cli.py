@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..planner.options import PlanOptions
+from ..planner.options import PlanOptions, paused_collector
 from .commands.box import box
 from .commands.calibrate import calibrate
 from .commands.compare import compare
@@ -89,7 +89,7 @@ def trace(model: str, output: str, batch: int | None) -> None:
     from .at_work import at_work
 
     check_apart(reads(MODEL=model), output=output)
-    with at_work(f"tracing {model}", first_s=0):
+    with paused_collector(), at_work(f"tracing {model}", first_s=0):
         graph = traced(model, batch)
     graph.save(output)
     count = sum(graph.tensors[op.outputs[0]].spec.numel for op in graph.params)
@@ -133,19 +133,18 @@ def plan(
     started, chosen = time.perf_counter(), PlanOptions(**options)
     check_apart(reads(MODEL=model, cluster=cluster_file), output=output)
     what = f"planning {model} on {cluster_file}"
-    with at_work(what, budget_s=chosen.budget_seconds):  # imports take a second, too
+    # imports take a second, too, and make many objects that stay
+    with paused_collector(), at_work(what, budget_s=chosen.budget_seconds):
         from .. import api
-        from ..planner.planner import paused_collector
         from ..plans.report import report
         from .show import show
 
-        with paused_collector():
-            cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-            graph = graph_of(model, batch)
-            found = api.plan(graph, cluster, chosen.later(time.perf_counter() - started))
-            if output is not None:
-                found.save(output)
-            shown = report(found, brief=not as_json)
+        cluster = load_cluster(cluster_file, nodes, gpus_per_node)
+        graph = graph_of(model, batch)
+        found = api.plan(graph, cluster, chosen.later(time.perf_counter() - started))
+        if output is not None:
+            found.save(output)
+        shown = report(found, brief=not as_json)
     show(shown, as_json, brief=True, notation=notation)
 
 

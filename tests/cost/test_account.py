@@ -4,8 +4,11 @@ import pytest
 
 from autoddl.cost.model import parameter_copies
 from autoddl.planner.baselines import data_parallel
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
+from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
-from tests.graphs import mlp, tied
+from tests.graphs import attention, mlp, tied
 from tests.planned import planned
 
 BATCH, WIDTHS = 64, (256, 512, 128)
@@ -76,3 +79,15 @@ def test_a_tied_weight_and_its_gradient_are_kept_once():
 def test_unknown_optimizer_names_the_known():
     with pytest.raises(ValueError, match="momentum"):
         parameter_copies("lion")
+
+
+def test_equal_operators_have_the_account_that_each_of_them_has_by_itself():
+    """Which are equal is told by the objects; each has its own here, as in a plan from a file."""
+    graph, where = attention(2, 32, 16, 64, 4), cluster("gcp_a100", 2, 2)
+    options = PlanOptions(baselines=False, micro_batches=4, checkpointing="all")
+    stage = find_plan(graph, where, options).stage
+    ops = {name: dataclasses.replace(placed) for name, placed in stage.ops.items()}
+    apart = dataclasses.replace(stage, ops=ops)
+    shared, alone = stage_figures(stage).costs, stage_figures(apart).costs
+    assert len({*map(id, shared.values())}) < len({*map(id, alone.values())}) == len(alone)
+    assert shared == alone

@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from autoddl.planner.planner import paused_collector
+from autoddl.planner.options import paused_collector
 
 
 def test_no_collection_happens_inside_and_the_state_comes_back():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,7 +54,7 @@ class Carried:
         self._kind = kind
         self._before = self._after = self._now()
         self._contents = {
-            key: (value, copy.copy(value))
+            key: (value, value.copy())
             for key, (value, _) in self._before.items()
             if type(value) in _RESTORED
         }
@@ -113,11 +112,18 @@ class Carried:
     def _now(self) -> dict[tuple[str, str], tuple[Any, list[Any]]]:
         """(module's path, name) -> the value, and what is in it."""
         return {
-            (path, name): (value, list(_inside(value)))
+            (path, name): (value, _held(value))
             for path, table in self._tables.items()
             for name, value in table.items()
             if name not in _NOT_CARRIED
         }
+
+
+def _held(value: Any) -> list[Any]:
+    """As `_inside`; sooner for what holds nothing, as most of a module's tables of hooks."""
+    if not isinstance(value, (*_CONTAINERS, tuple)):
+        return [value]
+    return list(_inside(value)) if value else []
 
 
 def _inside(value: Any, depth: int = 3) -> Iterator[Any]:

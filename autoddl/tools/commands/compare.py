@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...planner.options import PlanOptions
+from ...planner.options import PlanOptions, paused_collector
 from ..outputs import check_apart
 from .options import (
     BATCH,
@@ -80,7 +80,8 @@ def compare(
     started, chosen = time.perf_counter(), PlanOptions(**options)
     check_apart(reads(MODEL=model, cluster=cluster_file), plot=plot)
     what = f"comparing plans of {model} on {cluster_file}"
-    with at_work(what):  # imports take a second, too; a budget is of our plan alone
+    # imports take a second, too; a budget is of our plan alone
+    with paused_collector(), at_work(what):
         from .. import compare as comparing
         from ..report.compare import comparison_report, figure_type, plot_comparison
         from ..show import show

@@ -48,21 +48,26 @@ def compiled_peaks(plan: PlannedStep) -> dict[ChainRule, Peak]:
 
     One micro-batch after the other: nn.Graph has no other turns, and no buckets.
     """
-    return plan.alone.once(_peaks)
+    return dict(peak_by(plan, rule) for rule in chain_rules(plan))
 
 
-def _peaks(plan: PlannedStep) -> dict[ChainRule, Peak]:
-    rules: tuple[ChainRule, ...] = ("tasks",)
-    if plan.micro_batches > 1:
-        whole = len(compiled_axes(plan)) == 1
-        rules = ("operators",) if whole else ("operators", "tasks")
-    peaks: dict[ChainRule, Peak] = {}
-    for rule in rules:
-        step = CompiledTape(plan, chains=rule)
-        tape, after = step.build(), step.late()
-        rule = "apart" if rule == "operators" and not holds_anything(after) else rule
-        peaks[rule] = compiled_peak(tape, after, plan.micro_batches, rule)
-    return peaks
+def chain_rules(plan: PlannedStep) -> tuple[ChainRule, ...]:
+    """The ways to chain that may be the best."""
+    if plan.micro_batches == 1:
+        return ("tasks",)
+    return ("operators",) if len(compiled_axes(plan)) == 1 else ("operators", "tasks")
+
+
+def peak_by(plan: PlannedStep, rule: ChainRule) -> tuple[ChainRule, Peak]:
+    """The peak of the compiled step in one of these ways, and what that is then."""
+    return plan.alone.once(_peak_by, rule)
+
+
+def _peak_by(plan: PlannedStep, rule: ChainRule) -> tuple[ChainRule, Peak]:
+    step = CompiledTape(plan, chains=rule)
+    tape, after = step.build(), step.late()
+    rule = "apart" if rule == "operators" and not holds_anything(after) else rule
+    return rule, compiled_peak(tape, after, plan.micro_batches, rule)
 
 
 @dataclass
