@@ -9,10 +9,10 @@ result. If one is far above its estimate, that is corrected, and others may be w
 all.
 
 Gradients travel beside the backward pass of the last micro-batch. So the plan that overlaps is
-sought in fewer micro-batches, too (`overlapped`). BERT on HAP's 32 devices takes 1.20 s a step in
-one, which as a serial step is slower than in two, and 1.41 s in two. Where the next fewer gain
-nothing, the fewest that fit may still: they hide most. Llama-3-8B on 128x8 devices takes 12.2 s in
-four, 12.8 in two and 10.9 in one.
+sought in fewer micro-batches, too (`overlapped`), the most promising first. BERT on HAP's 32
+devices takes 1.20 s a step in one, which as a serial step is slower than in two, and 1.41 s in two;
+Llama-3-8B on 128x8 12.2 s in four, 10.8 in one, and in two no less, which is then known without a
+search.
 
 Of a plan that runs blocks again, as few blocks as fit are run again, the first ones: at the
 placements found, and then by a search with these few. `Batches.best` returns the result.
@@ -52,28 +52,32 @@ def overlapped(batches: Batches, first: Candidate, options: PlanOptions) -> tupl
 
     first: the best serial plan, with whose micro-batches it begins
     """
-    one, serial, tried_two = batches.one, first, False
+    one, tried = batches.one, [False]
     turns = () if options.in_flight else batches.counts
-    best: Candidate | None = None
-    fewest = batches.fewest(options.checkpointing)
-    counts = [n for n in reversed(batches.counts) if fewest <= n < first.key[0]]
-    while True:
-        search = Overlapped(one, turns, one.estimator.model, [serial])
-        with before(more(len(counts), "try of fewer micro-batches", "tries of fewer", most=True)):
-            found = search.search()
-        tried_two |= search.tried_two
-        is_faster = best is None or found.step_s < best.step_s
-        if best is None or is_faster:
-            best = found
-        elif found.result.is_stopped:  # Ctrl-C ends what follows, too
-            return best.ended(found.result.end), tried_two
-        try:
-            at_fewer = batches.in_fewer(counts, is_faster, first, best, options.checkpointing)
-        except (KeyboardInterrupt, Ended) as ended:
-            return best.ended("budget" if isinstance(ended, Ended) else "interrupted"), tried_two
-        if at_fewer is None:
-            return best, tried_two
-        serial = at_fewer
+
+    def search(serial: Candidate, tries: int) -> Candidate:
+        own = Overlapped(one, turns, one.estimator.model, [serial])
+        with before(more(tries, "try of fewer micro-batches", "tries of fewer", most=True)):
+            found = own.search()
+        tried.append(own.tried_two)
+        return found
+
+    best = search(first, sum(n < first.key[0] for n in batches.counts))
+    try:
+        fewer = batches.fewer(first, best, options.checkpointing)
+        while fewer and not one.is_over and not best.result.is_stopped:
+            least_s, parts = fewer.pop(0)
+            if least_s >= best.step_s * (1 - _WORTH_OVERLAP):
+                break
+            serial = Batches((parts,), one).best(options.checkpointing)
+            found = serial and search(serial, len(fewer))
+            if found and found.step_s < best.step_s:
+                best = found
+            elif found and found.result.is_stopped:  # Ctrl-C ends what follows, too
+                best = best.ended(found.result.end)
+    except (KeyboardInterrupt, Ended) as ended:
+        best = best.ended("budget" if isinstance(ended, Ended) else "interrupted")
+    return best, any(tried)
 
 
 @dataclass
@@ -222,55 +226,48 @@ class Batches:
                     return best
         return best
 
-    def in_fewer(
-        self,
-        counts: list[int],
-        is_faster: bool,
-        first: Candidate,
-        best: Candidate,
-        checkpointing: Checkpointing,
-    ) -> Candidate | None:
-        """The best serial plan in one of `counts` that may overlap in less than `best` takes.
+    def fewer(
+        self, serial: Candidate, best: Candidate, checkpointing: Checkpointing
+    ) -> list[tuple[float, int]]:
+        """Fewer micro-batches than a serial plan's, whose plans may overlap in less than the best.
 
-        None if there is none. counts: descending; those that are looked at are taken out, and all
-        once it comes to the fewest. is_faster: the next fewer may be tried before these
-        first: the best serial plan of all
+        Each with the seconds of the least step that may be, the most promising first.
         """
-
-        def found(parts: int) -> Candidate | None:
-            if self.one.is_over or best.result.is_stopped or not self.one.algorithm.proves_bound:
-                return None
-            fewer, most_s = Batches((parts,), self.one), best.step_s * (1 - _WORTH_OVERLAP)
+        found: list[tuple[float, int]] = []
+        if not self.one.algorithm.proves_bound:
+            return found
+        fewest = self.fewest(checkpointing)
+        for parts in (n for n in self.counts if fewest <= n < serial.key[0]):
+            if self.one.is_over or best.result.is_stopped:
+                break
             with suppress(NoStrategy):
-                if fewer.may_overlap(first, most_s, checkpointing):
-                    return fewer.best(checkpointing)
-            return None
+                most_s = best.step_s * (1 - _WORTH_OVERLAP)
+                least_s = self._least_overlapped_s(parts, serial, most_s, checkpointing)
+                found.append((least_s, parts))
+        return sorted(found)
 
-        if counts and is_faster and (at_next := found(counts.pop(0))) is not None:
-            return at_next
-        others, counts[:] = counts[::-1], []
-        return next(filter(None, map(found, others)), None)
-
-    def may_overlap(self, serial: Candidate, most_s: float, checkpointing: Checkpointing) -> bool:
-        """Whether a plan in the only one of `counts` may take less, as far as estimates tell.
+    def _least_overlapped_s(
+        self, parts: int, serial: Candidate, most_s: float, checkpointing: Checkpointing
+    ) -> float:
+        """Seconds of the least step with overlap, as far as estimates tell; `most_s` is enough.
 
         None computes in less time than all operators, each divided evenly over all devices, and
         those of blocks that run again twice. One micro-batch hides no more than it computes, and
         buckets save no more than the latencies of their gradients.
         """
-        (parts,) = self.counts
-        least_s = parts * evenly_s(self.estimator.micro.graph(parts), self.estimator.model)
-        if least_s >= most_s:
-            return False
+        evenly = parts * evenly_s(self.estimator.micro.graph(parts), self.estimator.model)
+        if evenly >= most_s:
+            return evenly
         compute_s = self._cost(serial, ()).compute_s
-        families: list[Blocks] = [] if checkpointing == "all" else [()]
+        least: dict[Blocks, float] = {} if checkpointing == "all" else {(): evenly}
         if checkpointing != "none" and self.blocks:
-            twice = self._cost(serial, self.blocks).compute_s / compute_s
-            if least_s * twice < most_s:
-                families.append(self.blocks)
-        latencies_s = sum(alpha_s for alpha_s, _ in serial.maker.prices)
-        enough_s = most_s + compute_s / parts + latencies_s
-        return any(self.estimator.estimate(parts, b, enough_s).seconds < enough_s for b in families)
+            least[self.blocks] = evenly * self._cost(serial, self.blocks).compute_s / compute_s
+        hidden_s = compute_s / parts + sum(alpha_s for alpha_s, _ in serial.maker.prices)
+        for blocks, least_s in least.items():
+            if least_s < most_s:
+                estimate = self.estimator.estimate(parts, blocks, most_s + hidden_s)
+                least[blocks] = max(least_s, estimate.seconds - hidden_s)
+        return min(least.values())
 
     def fewest(self, checkpointing: Checkpointing) -> int:
         """The least number of micro-batches that may fit, as far as estimates tell."""
