@@ -262,6 +262,7 @@ class Batches:
         least: dict[Blocks, float] = {} if checkpointing == "all" else {(): evenly}
         if checkpointing != "none" and self.blocks:
             least[self.blocks] = evenly * self._cost(serial, self.blocks).compute_s / compute_s
+        # Of the backward pass alone: 2 of 21 small models in little memory were 3 and 7 % slower.
         hidden_s = compute_s / parts + sum(alpha_s for alpha_s, _ in serial.maker.prices)
         for blocks, least_s in least.items():
             if least_s < most_s:
