@@ -115,7 +115,8 @@ def _same_wiring(a: RawOp, b: RawOp, names: dict[str, str]) -> bool:
     if a.outputs.keys() != b.outputs.keys() or (a.call < 0 and a.makes != b.makes):
         return False
     names.update(zip(a.makes, b.makes, strict=True))
-    return a.renamed(names).inputs == b.inputs
+    reads = ((tuple(names.get(n, n) for n in x), b.inputs[key]) for key, x in a.inputs.items())
+    return all(own == other for own, other in reads)
 
 
 def _exponents(once: Any, twice: Any) -> tuple[int, ...] | None:

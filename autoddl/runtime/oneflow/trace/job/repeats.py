@@ -286,8 +286,9 @@ def _copied(ops: Iterable[RawOp], copy: Copy, specs: dict[str, TensorSpec]) -> I
         for name in op.makes:
             made = names.setdefault(name, f"{new}{name.removeprefix(op.name)}")
             specs[made] = specs[name]
+        inputs = {key: tuple(names.get(n, n) for n in value) for key, value in op.inputs.items()}
         outputs = {key: tuple(names[n] for n in value) for key, value in op.outputs.items()}
-        yield replace(op.renamed(names), name=new, call=call, outputs=outputs)
+        yield RawOp(new, op.kind, call, op.role, inputs, outputs, op.attrs)
 
 
 def _names(first: Layer, other: Layer | Copy) -> dict[str, str]:
