@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cost.account import Cost, account, operator_seconds, total
+from ..cost.account import Cost, Trips, account, total
 from ..cost.exchange import Buckets, Key, exchanges, sharers
 from ..cost.model import CostModel, MemoryView
 from ..cost.operators import Timed, timed_operators
@@ -65,10 +65,9 @@ def columns(
     again = replace(again or Recomputation(graph), in_flight=_SEVERAL)
     one = account(graph, model, 1, ops, edges, again, buckets)
     two = account(graph, model, 2, ops, edges, again, buckets)
-    found = {}
+    found, trips = {}, Trips(model)
     for op in graph.ops:
-        placed = ops[op.name]
-        forward_s, _ = operator_seconds(graph, model, op, placed)
+        forward_s, _ = trips.seconds(graph, op, ops[op.name])
         first, second = one[op.name], two[op.name]
         compute = second.compute_s - first.compute_s
         moved = second.communication_s - first.communication_s

@@ -154,6 +154,7 @@ def units_of_dim(placements: Iterable[Placement], dim: int, mesh: Mesh) -> int:
     return math.prod(mesh.units[a] for a in split)
 
 
+@lru_cache(maxsize=10_000)
 def shard_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> int:
     """Bytes of the largest part of a tensor."""
     return spec.item_bytes * math.prod(local_shape(spec.shape, nd, mesh, mesh.fullest))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...cost.sharded_storage import edge_times
-from ...graph.graph import Op
+from ...graph.graph import Graph, Op
 from ...plans.savings import Saving, savings
 from ...plans.stage_figures import stage_figures
 from ...sbp.collectives import Step, path_bytes, work_of
@@ -106,9 +106,10 @@ def _moves(stage: StagePlan, layer: PlannedLayer) -> Iterator[Mapping[Notation, 
 
     With the bytes and seconds of each, and how often they run in a step.
     """
-    graph, members, known = stage.graph, set(layer.ops), stage_figures(stage)
+    graph, known = stage.graph, stage_figures(stage)
     told = known.model.known("steps told")
-    for op in (op for op in graph.ops if op.name in members):
+    places = graph.once(_places)
+    for op in (graph.ops[place] for place in sorted(places[name] for name in {*layer.ops})):
         for index, tensor in enumerate(op.inputs):
             edge = stage.edges.get((op.name, index))
             if edge is None:
@@ -140,6 +141,11 @@ def _moves(stage: StagePlan, layer: PlannedLayer) -> Iterator[Mapping[Notation, 
                         f"{placement(target, stage.mesh, dims, notation)} by {by}"
                         for notation in NOTATIONS
                     }
+
+
+def _places(graph: Graph) -> dict[str, int]:
+    """Operator name -> its place in the graph."""
+    return {op.name: place for place, op in enumerate(graph.ops)}
 
 
 def _ends(

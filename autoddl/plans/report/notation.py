@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp, Placement
@@ -20,7 +21,8 @@ _LABELS = (
 )
 
 
-def placement(nd: NdSbp, mesh: Mesh, batch_dims: Sequence[int], notation: Notation) -> str:
+@lru_cache(maxsize=10_000)  # equal layers tell of equal ones
+def placement(nd: NdSbp, mesh: Mesh, batch_dims: tuple[int, ...], notation: Notation) -> str:
     """Where a tensor is: `batch 4`, `dim1 2 × copies 2`, `summands 4`, or `whole` on each device.
 
     batch_dims: of the tensor, those that grow with the batch
