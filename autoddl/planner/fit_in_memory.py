@@ -70,6 +70,8 @@ class FittedSearch:
     budget: its gap is that of a plan among the strategies of its micro-batches and blocks, too; its
             seconds count from when the planning `started`, whatever they are spent on
     is_rough: some plan that fits is wanted soon, not the best
+    most_slack: strategies are left out whose bound is so much above the least, if a plan is found
+                without them; it is proven best among the others alone
     """
 
     estimator: Estimator
@@ -80,6 +82,7 @@ class FittedSearch:
     results: list[SearchResult] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
     is_rough: bool = False
+    most_slack: float = math.inf
     _last: Candidate | None = field(default=None, init=False, repr=False)
 
     def plan(self, parts: int, beat_s: float, blocks: Blocks) -> Candidate | None:
@@ -297,13 +300,13 @@ class FittedSearch:
         tables, result = None, None
         while True:
             ceiling, kept = bounds.ceiling(slack), bounds.kept(slack)
+            every, is_last = sum(map(len, kept)) == bounds.size, slack >= self.most_slack
             if sum(map(len, kept)) > size:
                 size = sum(map(len, kept))
                 tables = bounds.tables(kept, self.estimator.prices)
                 problem = dataclasses.replace(tables.problem, memory_limit=bounds.limit_bytes)
-                enough_s = beat_s if size == bounds.size else min(beat_s, self.enough(ceiling))
+                enough_s = beat_s if every or is_last else min(beat_s, self.enough(ceiling))
                 result = self.search(problem, enough_s, bounds.bound)
-            every = size == bounds.size
             if tables is None or result is None:
                 if every or ceiling >= beat_s:
                     return None
@@ -314,11 +317,11 @@ class FittedSearch:
             if bound >= beat_s:
                 return None
             wanted = result.cost / (1 + self.budget.gap)
-            is_good = result.cost <= self.enough(bound)
+            is_good = is_last or result.cost <= self.enough(bound)
             most_s = min(wanted, result.lower_bound * (1 + ROUNDING), beat_s)
             if every or is_good or ceiling >= most_s or result.is_stopped:
                 return tables, dataclasses.replace(result, lower_bound=bound)
-            slack = max(2 * slack, wanted / bounds.bound - 1 + 1e-6)
+            slack = max(2 * slack, min(wanted / bounds.bound - 1 + 1e-6, self.most_slack))
 
     @property
     def left(self) -> Budget:

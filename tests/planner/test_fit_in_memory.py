@@ -19,6 +19,7 @@ from autoddl.planner.tables.group_table import WHOLE_SPACE
 from autoddl.planner.tables.groups import make_groups
 from autoddl.planner.tables.pair_prices import PairPrices
 from autoddl.planner.tables.tables import TableBuilder
+from autoddl.search.algorithms import find_algorithm
 from autoddl.search.budget import Budget
 from autoddl.search.problem import Problem, SearchResult
 from tests.clusters import cluster
@@ -89,6 +90,30 @@ def test_a_choice_within_a_lower_limit_that_is_near_the_bound_is_the_end_of_the_
         assert (bounded.lower_bound, bounded.end) == (3.0, end)
     stopped = dataclasses.replace(result(3), end="budget")
     assert FittedSearch(estimator, algorithm, Budget(), 0)._bounded(stopped, first).end == "budget"
+
+
+@pytest.mark.parametrize(("most_slack", "cost"), [(np.inf, 1.5), (0.01, 2.0)])
+def test_strategies_far_above_the_least_bound_are_left_out_where_no_proof_is_wanted(
+    most_slack, cost
+):
+    """The second strategy is the best, though the first one's bound is lower."""
+    bounds, costs = np.array([1.0, 1.2, 1.6]), np.array([2.0, 1.5, 1.7])
+
+    def tables(kept, prices):
+        return SimpleNamespace(problem=dataclasses.replace(PROBLEM, node_cost=(costs[kept[0]],),
+                               node_memory=(np.zeros(len(kept[0])),)))  # fmt: skip
+
+    few: Any = SimpleNamespace(
+        bound=1.0, size=3, limit_bytes=np.inf, tables=tables, ceiling=lambda slack: 1 + slack,
+        kept=lambda slack: [np.flatnonzero(bounds <= 1 + slack)],
+    )  # fmt: skip
+    estimator: Any = SimpleNamespace(prices=None)
+    algorithm = find_algorithm("auto")
+    search = FittedSearch(estimator, algorithm, Budget(), 0, most_slack=most_slack)
+    found = search._search_few(few, np.inf)
+    assert found is not None
+    assert found[1].cost == cost
+    assert found[1].lower_bound <= 1.5
 
 
 def test_what_is_known_of_a_choice_is_known_with_another_bound():
