@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import gc
 import os
 import sys
 import time
@@ -58,6 +60,8 @@ def main(debug: bool) -> None:
     del debug
     # OneFlow's log on stderr: by default only what ends the process.
     os.environ.setdefault("GLOG_minloglevel", "3")
+    # to look once more, at the end, for what could be freed is a 14th of a short plan's time
+    atexit.register(gc.freeze)
 
 
 main.add_command(box)
