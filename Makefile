@@ -4,7 +4,7 @@ export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 PYTHON_TORCH = .venv-torch/bin/python
 
-.PHONY: demo demo-torch test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-hidup-paper bench-kills bench-memory bench-memory-seconds bench-memory-torch bench-models bench-models-torch bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-race-torch bench-reshard bench-saving bench-search bench-table3 bench-truth bench-whale-box bench-whale-paper docs setup setup-torch clean
+.PHONY: demo demo-torch test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-hidup-paper bench-kills bench-memory bench-memory-seconds bench-memory-torch bench-models bench-models-torch bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-planning-hf bench-race-torch bench-reshard bench-saving bench-search bench-table3 bench-truth bench-whale-box bench-whale-paper docs setup setup-torch clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -88,6 +88,10 @@ bench-models: setup
 bench-models-torch: setup-torch
 	$(PYTHON_TORCH) -m pip install --quiet torchvision
 	$(PYTHON_TORCH) -m benchmarks.torch_models --shape 1x4 --shape 2x2 --shape 2x4 --save
+
+# Hugging Face's models at their real size: the whole command, on 1024 devices.
+bench-planning-hf: setup-torch
+	$(PYTHON_TORCH) -m benchmarks.hf_planning
 
 # a step of our executor beside OneFlow's own loop and DistributedDataParallel, and in the box how
 # much of the exchange of gradients is hidden (needs root)
