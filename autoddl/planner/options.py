@@ -188,7 +188,8 @@ class PlanOptions:
     back_end: str = _option(
         "oneflow",
         About(
-            "That runs the plan; its rules say what memory it needs.", choices=("oneflow", "torch")
+            "That runs the plan; its rules say what memory it needs. Of a model by name its own.",
+            choices=("oneflow", "torch"),
         ),
     )
     batch_norm: BatchNorm = _option(

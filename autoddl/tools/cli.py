@@ -28,6 +28,7 @@ from .commands.options import (
     NOTATION,
     ask_first,
     examples,
+    for_model,
     graph_of,
     load_cluster,
     plan_options,
@@ -109,7 +110,7 @@ def trace(model: str, output: str, batch: int | None) -> None:
         "autoddl plan gpt.json --cluster laptop --stages 2 --schedule eager-1f1b",
         "autoddl plan gpt.json --cluster laptop --search integer --budget-seconds 60",
         "autoddl plan gpt.json --cluster gcp_a100 --nodes 128 --gap 1%",
-        "autoddl plan hf:config.json --batch 1024 --cluster gcp_a100 --back-end torch",
+        "autoddl plan hf:config.json --batch 1024 --cluster gcp_a100",
     )
 )
 @MODEL
@@ -144,7 +145,7 @@ def plan(
         from .show import show
 
         cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-        graph = graph_of(model, batch)
+        chosen, graph = for_model(model, chosen), graph_of(model, batch)
         found = api.plan(graph, cluster, chosen.later(time.perf_counter() - started))
         if output is not None:
             found.save(output)

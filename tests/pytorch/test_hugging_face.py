@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 import autoddl
 from autoddl.graph.graph import Graph
+from autoddl.plans import Plan
 from autoddl.runtime.entry import call_entry
 from autoddl.tools.cli import main
 from tests.runtime.random_plans import cluster_of
@@ -106,8 +107,10 @@ def test_it_computes_what_transformers_own_model_does(config):
 def test_it_is_planned_and_trained(config):
     pytest.importorskip("transformers", reason="needs transformers")
     config({**VIT, "num_hidden_layers": 1})
-    done = run("plan", "hf:config.json", "--cluster", "laptop", "--back-end", "torch")
-    assert done.exit_code == 0 and "ViTForImageClassification on laptop 2x2" in done.output
+    for asked, back_end in ((), "torch"), (("--back-end", "oneflow"), "oneflow"):
+        done = run("plan", "hf:config.json", "--cluster", "laptop", "-o", "plan.json", *asked)
+        assert done.exit_code == 0 and "ViTForImageClassification on laptop 2x2" in done.output
+        assert Plan.load("plan.json").back_end == back_end
     one = ("--cluster", "laptop", "--nodes", "1", "--gpus-per-node", "1")
     done = run("train", "hf:config.json", *one, "--steps", "2")
     assert done.exit_code == 0 and "step   2  loss" in done.output, done.output

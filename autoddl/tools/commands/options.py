@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, fields
+from dataclasses import Field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ...planner.options import About, PlanOptions, about
 
@@ -188,15 +189,30 @@ def load_cluster(path: str, nodes: int | None, gpus_per_node: int | None) -> Clu
 
 def graph_of(model: str, batch: int | None) -> Graph:
     """The graph saved in the file `model`, or the trace of a model by name."""
-    from ...runtime.entry import HUGGING_FACE
-
-    is_file = model.endswith(".json") or Path(model).is_file()
-    if model.startswith(HUGGING_FACE) or not is_file:
+    if not _is_file(model):
         return traced(model, batch)
     from ...graph.graph import Graph
 
     graph = Graph.load(model)
     return graph if batch is None else graph.with_batch(batch)
+
+
+def for_model(model: str, options: PlanOptions) -> PlanOptions:
+    """The options with the back end that a model by name is of, unless --back-end is given."""
+    source = click.get_current_context().get_parameter_source("back_end")
+    if _is_file(model) or source is not ParameterSource.DEFAULT:
+        return options
+    from ...runtime.framework import framework_of_entry
+
+    return replace(options, back_end=framework_of_entry(model, "autoddl plan").NAME)
+
+
+def _is_file(model: str) -> bool:
+    """Whether it is a graph's file, and not a model by name."""
+    from ...runtime.entry import HUGGING_FACE
+
+    named = model.startswith(HUGGING_FACE)
+    return not named and (model.endswith(".json") or Path(model).is_file())
 
 
 def traced(model: str, batch: int | None) -> Graph:
