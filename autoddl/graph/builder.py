@@ -265,8 +265,8 @@ class GraphBuilder:
         dims = tuple(sorted(d % x.ndim for d in dims)) if dims else tuple(range(x.ndim))
         return self.op("reduce_mean", [x], left(x.shape, dims, keep), axis=dims, keepdims=keep)
 
-    def graph(self, name: str, outputs: Sequence[Any], loss: Any) -> Graph:
-        """The finished graph."""
+    def graph(self, name: str, outputs: Sequence[Any], loss: Any, framework: str) -> Graph:
+        """The finished graph of a model of `framework`."""
         results = tuple(self.ref(x).name for x in outputs)
         scalar = ""
         if loss is not None:
@@ -274,7 +274,13 @@ class GraphBuilder:
             self.ops.append(Op(self.unique("loss"), "loss", (scalar,), (), module="loss"))
         ops = tuple(self._without_idle_reshapes(results))
         graph = Graph(
-            ops=ops, tensors=self.tensors, outputs=results, loss=scalar, batch=self.batch, name=name
+            name=name,
+            batch=self.batch,
+            loss=scalar,
+            outputs=results,
+            tensors=self.tensors,
+            ops=ops,
+            framework=framework,
         )
         return finished(graph, self.scales)
 

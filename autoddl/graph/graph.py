@@ -64,6 +64,7 @@ class Graph(Once):
               be re-batched (its trace changes with the batch), then `with_batch` refuses
     outputs:  names of the tensors that the model (not the loss) returned
     loss:     name of the scalar loss tensor, which the `loss` op takes; "" if traced without a loss
+    framework: that the model is of; by its memory rules it is planned, unless others are asked for
     hints:    of the model's own code (`graph.hints`), until it is planned
     """
 
@@ -76,6 +77,7 @@ class Graph(Once):
     outputs: tuple[str, ...]
     tensors: Tensors
     ops: tuple[Op, ...]
+    framework: Annotated[str, OMIT] = "oneflow"
     hints: Annotated[StoredHints, OMIT] = ()
 
     __pydantic_config__ = FIELDS

@@ -15,8 +15,11 @@ from .options import PlanOptions
 _MOST_TOLD = 1000  # numbers up to which possible ones are listed
 
 
-def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
-    """What prices plans with these options. ValueError without a rate for their precision."""
+def cost_model(graph: Graph, cluster: Cluster, options: PlanOptions) -> CostModel:
+    """What prices the graph's plans with these options.
+
+    Raises ValueError without a rate for their precision.
+    """
     for kind in cluster.kinds:
         check_precision(options.precision, kind.device)
     return CostModel(
@@ -25,7 +28,7 @@ def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
         options.comm_rule,
         options.memory_limit_bytes,
         options.precision,
-        options.back_end,
+        options.back_end or graph.framework,
         options.overlap,
         options.ema,
     )

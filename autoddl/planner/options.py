@@ -98,7 +98,8 @@ class PlanOptions:
                         again before their backward pass: "none", "all", or "auto" for as few as
                         make the fastest plan that fits
     precision:          "float32", or "float16" or "bfloat16" for mixed precision
-    back_end:           that runs the plan: what it keeps of an operator decides what fits
+    back_end:           that runs the plan: what it keeps of an operator decides what fits; None
+                        for the framework that the model is of
     batch_norm:         the rows that BatchNorm takes its statistics of: the whole "batch", which is
                         then not cut into micro-batches, each "micro_batch", or each device's
                         "shard" of it
@@ -185,10 +186,10 @@ class PlanOptions:
             choices=("float32", "float16", "bfloat16"),
         ),
     )
-    back_end: str = _option(
-        "oneflow",
+    back_end: str | None = _option(
+        None,
         About(
-            "That runs the plan; its rules say what memory it needs. Of a model by name its own.",
+            "That runs the plan, if not the model's: its rules say what memory it needs.",
             choices=("oneflow", "torch"),
         ),
     )
@@ -342,7 +343,7 @@ class TrainKeywords(TypedDict, total=False):
     baselines: bool
     checkpointing: Checkpointing
     precision: str
-    back_end: str
+    back_end: str | None
     batch_norm: BatchNorm
     shares: str | None
     hints: GivenHints

@@ -73,7 +73,7 @@ def find_plan(
         raise ValueError(
             "the graph was traced without a loss; trace(..., loss=loss_fn) plans training"
         )
-    model = cost_model(cluster, options)
+    model = cost_model(graph, cluster, options)
     graph, options = prepared(graph, options), with_hints_of(graph, options)
     if options.stages in (None, 1):
         check_no_stages(options)

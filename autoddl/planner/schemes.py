@@ -59,7 +59,7 @@ def each_baseline(
         if (family, shares) in priced:
             yield priced[family, shares]
             return
-        model = cost_model(cluster.with_shares(shares), options)
+        model = cost_model(graph, cluster.with_shares(shares), options)
         families = [f for f in families_of(graph) if f.name == family]
         with paused_collector():
             pricer = BaselinePricer(micro, counts, model, options.seed, again, families)
@@ -75,7 +75,7 @@ def each_baseline(
             yield replace(record, name=f"{record.name}{at}"), plan
     if not has_choice:
         return
-    model = cost_model(cluster, options)
+    model = cost_model(graph, cluster, options)
     for split in splits(graph, micro, model, options):
         shares = () if len(set(split.shares)) == 1 else split.shares
         at = f", shares {':'.join(map(str, shares))}" if shares else ", even shares"

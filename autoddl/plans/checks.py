@@ -28,7 +28,7 @@ NOT_RECOMPUTED = (*SOURCE_KINDS, "stage_input", "stage_output", "loss")
 
 def check_model(planned: Graph, precision: str, graph: Graph) -> None:
     """ValueError unless `planned` is `graph`, a freshly traced model, in `precision`."""
-    graph = replace(graph, hints=())
+    graph = replace(graph, hints=(), framework=planned.framework)  # another's may be trained by it
     try:
         ours = in_precision(with_batch_norm(graph, batch_norm_of(planned)), precision)
         ours = ours.with_batch(planned.batch) if graph.batch else ours

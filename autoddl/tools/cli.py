@@ -28,7 +28,6 @@ from .commands.options import (
     NOTATION,
     ask_first,
     examples,
-    for_model,
     graph_of,
     load_cluster,
     plan_options,
@@ -145,7 +144,7 @@ def plan(
         from .show import show
 
         cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-        chosen, graph = for_model(model, chosen), graph_of(model, batch)
+        graph = graph_of(model, batch)
         found = api.plan(graph, cluster, chosen.later(time.perf_counter() - started))
         if output is not None:
             found.save(output)

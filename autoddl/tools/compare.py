@@ -140,7 +140,7 @@ def compare(
             f"{options.precision}; leave one of the two out"
         )
     graph = with_batch_norm(graph, options.batch_norm)
-    model = cost_model(cluster, options)
+    model = cost_model(graph, cluster, options)
     later = "Megatron in stages" if stages else "", "OneFlow's own planner" if rival else ""
     with before("the comparison", *later):
         plan = find_plan(graph, cluster, replace(options, stages="auto") if stages else options)

@@ -74,6 +74,8 @@ def test_each_output_of_an_operator_has_a_fork_of_its_own():
     e.source("x", "input", x, {"index": 0}, "")
     attrs = {"function": "fftn", "dims": (1,), "sizes": (6,), "norm": "backward"}
     parts = e.several("fft", [x], [((8, 6), "float32")] * 2, **attrs)
-    graph = e.graph("two", [e.same(k, part) for part in parts for k in ("sin", "cos")], None)
+    graph = e.graph(
+        "two", [e.same(k, part) for part in parts for k in ("sin", "cos")], None, "torch"
+    )
     forks = [op.name for op in graph.with_forks().ops if op.kind == "fork"]
     assert forks == ["fft.fork", "fft:1.fork"]

@@ -168,7 +168,7 @@ def test_no_stages_are_looked_for_after_the_deadline_where_there_is_a_plan_witho
     cut = cut_graph(prepared(graph, options), MOST_LAYERS)
     asked = (
         cut,
-        cost_model(where, options),
+        cost_model(graph, where, options),
         stage_counts(cut, None),
         replace(options, stages="auto"),
     )

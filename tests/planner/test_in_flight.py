@@ -43,7 +43,7 @@ def slow(machine: Cluster, times: float) -> Cluster:
 
 def best_of_all(graph: Graph, machine: Cluster, in_flight: int, parts: int) -> float:
     """Seconds of the fastest of all plans."""
-    model = cost_model(machine, OPTIONS)
+    model = cost_model(graph, machine, OPTIONS)
     micro = MicroBatches.of(graph, in_flight)
     prices = PairPrices(machine.mesh, model.comm.price, model.comm.collectives)
     grouping, again = micro.grouping(parts), micro.again(parts, ())

@@ -75,7 +75,7 @@ def test_in_a_stage_it_leaves_the_others_where_there_is_another_plan(monkeypatch
     ended_by_ctrl_c(monkeypatch)
     stages: list[MeshPlan] = counted(monkeypatch, in_stages, "plan_mesh")
     options, deadline = replace(ALONE, stages=2), Deadline.after(None)
-    model, graph = cost_model(WHERE, options), prepared(GRAPH, options)
+    model, graph = cost_model(GRAPH, WHERE, options), prepared(GRAPH, options)
     with pytest.raises(Ended):
         in_stages.plan_in_stages(graph, model, options, deadline, gives_up=True)
     assert len(stages) == 1 and deadline.was_ended

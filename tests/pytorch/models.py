@@ -8,10 +8,22 @@ import torch.nn.functional as F
 from torch import nn
 
 from autoddl import batchwise, opaque
+from autoddl.runtime.torch.trace.trace import trace_with_state
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Built = tuple[nn.Module, Callable, Callable[[int], Batch]]
 ROWS = 8
+
+
+def traced(model, *shape, loss=F.mse_loss):
+    """The trace of what takes one tensor, whose target has the same shape."""
+    return trace_with_state(model, torch.zeros(*shape), torch.zeros(*shape), loss=loss)
+
+
+def trained(traced_model):
+    """Names of the parameters that a gradient reaches."""
+    graph = traced_model.graph
+    return {op.attrs["name"] for op in graph.params if op.outputs[0] in graph.needs_grad}
 
 
 class Mlp(nn.Sequential):

@@ -1,10 +1,8 @@
 """Traces of torch modules: the operators, the batch, and gradients that nothing may lose."""
 
-import random
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
@@ -19,19 +17,10 @@ from autoddl.cluster import Cluster  # noqa: E402
 from autoddl.runtime.torch.framework import build_trainer  # noqa: E402
 from autoddl.runtime.torch.trace.trace import trace_with_state  # noqa: E402
 from tests.exactness.schemes import plan_of  # noqa: E402
-from tests.pytorch.models import ROWS, build, relative  # noqa: E402
+from tests.pytorch.models import ROWS, build, relative, traced, trained  # noqa: E402
 from tests.runtime.random_plans import cluster_of, random_plan  # noqa: E402
 
 ALONE = cluster_of(1, 1)
-
-
-def traced(model, *shape, loss=F.mse_loss):
-    return trace_with_state(model, torch.zeros(*shape), torch.zeros(*shape), loss=loss)
-
-
-def trained(traced_model):
-    graph = traced_model.graph
-    return {op.attrs["name"] for op in graph.params if op.outputs[0] in graph.needs_grad}
 
 
 def same_gradients(model, *batch, loss=F.mse_loss):
@@ -77,7 +66,9 @@ def test_a_model_without_memory_is_traced_as_one_with(gpt, tmp_path: Path):
     graph = autoddl.trace(empty, *batch(0), loss=loss)
     assert graph.fingerprint == gpt.graph.fingerprint
     graph.save(tmp_path / "graph.json")
-    assert autoddl.plan(type(graph).load(tmp_path / "graph.json"), ALONE).back_end == "oneflow"
+    loaded = type(graph).load(tmp_path / "graph.json")
+    assert autoddl.plan(loaded, ALONE).back_end == "torch"
+    assert autoddl.plan(loaded, ALONE, back_end="oneflow").back_end == "oneflow"
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -312,100 +303,6 @@ def test_questions_whether_numbers_are_finite_are_answered_as_if_they_were():
     same_gradients(Guarded(6, 6), torch.randn(4, 6), torch.randn(4, 6))
 
 
-# ---- what a pass leaves in Python
-
-
-class Keeps(nn.Linear):
-    """`keep(model, y)` gives what the pass returns."""
-
-    def __init__(self, keep):
-        super().__init__(6, 6)
-        self.register_buffer("mean", torch.zeros(6))
-        self.keep, self.steps, self.hidden, self.seen = keep, 0, (torch.zeros(6),), []
-
-    def forward(self, x):
-        return self.keep(self, super().forward(x))
-
-
-def counts(model, y):
-    model.steps += 1
-    return y * model.steps
-
-
-def assigns(model, y):
-    with torch.no_grad():
-        model.mean = model.mean * 0.9 + y.mean(0)
-    return y
-
-
-def remembers(model, y):
-    y = y + model.hidden[0]
-    model.hidden = (y.detach(),)
-    return y
-
-
-@pytest.mark.parametrize(
-    ("keep", "why"),
-    [
-        (counts, "keeps steps from one step to the next"),
-        (remembers, "keeps hidden from one step to the next"),
-        (assigns, "changes the buffer mean in its forward pass"),
-        (lambda _, y: y * random.random(), "draws numbers from Python's random"),
-        (lambda _, y: y * float(np.random.rand()), "draws numbers from Python's random"),
-    ],
-)
-def test_what_a_pass_leaves_for_the_next_one_is_refused(keep, why):
-    model = Keeps(keep)
-    before, state = {**vars(model)}, random.getstate()
-    with pytest.raises(ValueError, match=why):
-        traced(model, 4, 6)
-    assert vars(model) == before and random.getstate() == state
-
-
-def test_what_is_made_once_or_only_looked_at_may_be_kept():
-    def keep(model, y):
-        if getattr(model, "mask", None) is None or model.mask.shape[0] != y.shape[1]:
-            model.mask = torch.ones(6, 6).tril()
-        model.hidden, model.loss = (y.detach(),), y.square().mean()
-        model.seen.append(y)
-        return y @ model.mask
-
-    model = Keeps(keep)
-    before = {**vars(model)}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = trace_with_state(
-            model, torch.ones(4, 6), torch.ones(4, 6), loss=lambda y, _: y.mean() + model.loss
-        )
-    assert trained(found) == {"weight", "bias"}
-    assert vars(model) == before and not model.seen
-
-
-def test_hooks_that_the_first_call_registers_are_registered_once():
-    """As transformers does where hidden states are asked for (LLaVA, output_hidden_states)."""
-    seen = []
-
-    def keep(model, y):
-        if not getattr(model, "watched", False):
-            model.last.register_forward_hook(lambda _, given, made: seen.append(made))
-            model.watched = True
-        seen.clear()
-        y = model.last(y)
-        (found,) = seen
-        return y + found
-
-    model = Keeps(keep)
-    model.last = nn.Linear(6, 6)
-    traced(model, 4, 6)
-    model(torch.ones(4, 6))
-    assert len(seen) == 1
-
-
-def test_a_lazy_module_is_to_be_called_first():
-    with pytest.raises(ValueError, match="0.weight has no shape yet.*call the model once"):
-        traced(nn.Sequential(nn.LazyLinear(6)), 4, 6)
-
-
 # ---- operators
 
 
@@ -532,5 +429,5 @@ def test_hints_around_calls_are_in_the_graph():
         "replicate() for 'features'",
         "split(4, dim=0) for 'head'",
     ]
-    plan = autoddl.plan(graph, cluster_of(2, 2), baselines=False, back_end="torch")
+    plan = autoddl.plan(graph, cluster_of(2, 2), baselines=False)
     assert plan.hints == graph.hints and model(torch.zeros(8, 16)).shape == (8, 16)

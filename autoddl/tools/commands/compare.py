@@ -16,7 +16,6 @@ from .options import (
     MODEL,
     NOTATION,
     examples,
-    for_model,
     graph_of,
     load_cluster,
     plan_options,
@@ -90,7 +89,7 @@ def compare(
         if plot is not None:
             figure_type()  # what is missing is said before the work
         cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-        chosen, graph = for_model(model, chosen), graph_of(model, batch)
+        graph = graph_of(model, batch)
         other = _rival(graph, cluster, chosen.optimizer, rival_seconds) if rival else None
         chosen = chosen.later(time.perf_counter() - started)
         found = comparing.compare(graph, cluster, chosen, rival=other, stages=stages)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, fields, replace
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from ...planner.options import About, PlanOptions, about
 
@@ -195,16 +194,6 @@ def graph_of(model: str, batch: int | None) -> Graph:
 
     graph = Graph.load(model)
     return graph if batch is None else graph.with_batch(batch)
-
-
-def for_model(model: str, options: PlanOptions) -> PlanOptions:
-    """The options with the back end that a model by name is of, unless --back-end is given."""
-    source = click.get_current_context().get_parameter_source("back_end")
-    if _is_file(model) or source is not ParameterSource.DEFAULT:
-        return options
-    from ...runtime.framework import framework_of_entry
-
-    return replace(options, back_end=framework_of_entry(model, "autoddl plan").NAME)
 
 
 def _is_file(model: str) -> bool:

@@ -197,7 +197,7 @@ def test_what_a_choice_for_a_stage_costs_at_a_price_is_no_more_than_its_step(
     graph, machine = mlp(rows, (256, 512, 256, 512, 128)), cluster(*where)
     options = PlanOptions(stages=2, micro_batches=2, baselines=False)
     for stage in find_plan(graph, machine, options).stages:
-        model = dataclasses.replace(cost_model(machine, options), cluster=stage.cluster)
+        model = dataclasses.replace(cost_model(graph, machine, options), cluster=stage.cluster)
         given = stage.graph, stage.micro_batches, Recomputation(stage.graph, (), stage.in_flight)
 
         def tables_at(

@@ -201,7 +201,7 @@ def ends_of(graph: Graph) -> Ends:
 def test_what_a_choice_costs_at_a_price_is_no_more_than_its_step(graph: Graph, machine: Cluster):
     """So the least cost at a price is a bound; and no choice is clearly better than the plan."""
     options = PlanOptions(micro_batches=1, in_flight=1, baselines=False)
-    model = cost_model(machine, options)
+    model = cost_model(graph, machine, options)
 
     def tables_at(price: StepPrice | None, zero: bool = False) -> Tables:
         own = dataclasses.replace(model, price=price)

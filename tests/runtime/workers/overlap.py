@@ -23,6 +23,7 @@ LAYERS, WIDTH, ROWS, STEPS = 6, 512, 2048, 5
 
 def main() -> None:
     install_guard()
+    flow.manual_seed(0)  # ranks train on one batch
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
     batch = flow.randn(ROWS, WIDTH), flow.randn(ROWS, WIDTH)
     traced = trace_with_state(model, *batch, loss=nn.MSELoss())

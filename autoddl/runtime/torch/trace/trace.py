@@ -174,7 +174,7 @@ def _read(
     loss = outputs.pop() if whole.loss is not None else None
     emitter, numbers = reader.emitter, (torch.SymInt, torch.SymFloat)
     structure = map_leaves(whole.noted.structure, numbers, emitter.number)
-    graph = emitter.graph(name, outputs, loss)
+    graph = emitter.graph(name, outputs, loss, "torch")
     return Mode(graph, structure, reader.opaque, emitter.captured), emitter
 
 
