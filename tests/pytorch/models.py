@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from autoddl import batchwise, opaque
+from autoddl.runtime.torch.framework import build_trainer
 from autoddl.runtime.torch.trace.trace import trace_with_state
+from tests.runtime.random_plans import cluster_of, random_plan
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Built = tuple[nn.Module, Callable, Callable[[int], Batch]]
@@ -24,6 +26,21 @@ def trained(traced_model):
     """Names of the parameters that a gradient reaches."""
     graph = traced_model.graph
     return {op.attrs["name"] for op in graph.params if op.outputs[0] in graph.needs_grad}
+
+
+def same_gradients(model, *batch, loss=F.mse_loss):
+    """One step of the trace alone changes the parameters as eager autograd does."""
+    found = trace_with_state(model, *batch, loss=loss)
+    plan = random_plan(found.graph, cluster_of(1, 1), 0)
+    trainer = build_trainer(found, plan, lambda p: torch.optim.SGD(p, lr=0.1))
+    value = loss(model(*batch[:-1]), batch[-1])
+    value.backward()
+    assert relative(float(trainer.step(*batch)), float(value)) < 1e-6
+    state = trainer.state_dict()
+    for name, parameter in model.named_parameters():
+        step = 0.0 if parameter.grad is None else 0.1 * parameter.grad
+        torch.testing.assert_close(state[name], parameter.detach() - step)
+    return found
 
 
 class Mlp(nn.Sequential):

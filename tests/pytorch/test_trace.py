@@ -17,26 +17,10 @@ from autoddl.cluster import Cluster  # noqa: E402
 from autoddl.runtime.torch.framework import build_trainer  # noqa: E402
 from autoddl.runtime.torch.trace.trace import trace_with_state  # noqa: E402
 from tests.exactness.schemes import plan_of  # noqa: E402
-from tests.pytorch.models import ROWS, build, relative, traced, trained  # noqa: E402
+from tests.pytorch.models import ROWS, build, same_gradients, traced, trained  # noqa: E402
 from tests.runtime.random_plans import cluster_of, random_plan  # noqa: E402
 
 ALONE = cluster_of(1, 1)
-
-
-def same_gradients(model, *batch, loss=F.mse_loss):
-    """One step of the trace alone changes the parameters as eager autograd does."""
-    found = trace_with_state(model, *batch, loss=loss)
-    trainer = build_trainer(
-        found, random_plan(found.graph, ALONE, 0), lambda p: torch.optim.SGD(p, lr=0.1)
-    )
-    value = loss(model(*batch[:-1]), batch[-1])
-    value.backward()
-    assert relative(float(trainer.step(*batch)), float(value)) < 1e-6
-    state = trainer.state_dict()
-    for name, parameter in model.named_parameters():
-        step = 0.0 if parameter.grad is None else 0.1 * parameter.grad
-        torch.testing.assert_close(state[name], parameter.detach() - step)
-    return found
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""Matrix products."""
+"""Matrix products, and the networks that take one a step: LSTM, GRU and plain ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..builder import GraphBuilder, Ref, Unknown, product
@@ -165,3 +165,130 @@ def dropping(e: GraphBuilder, a: Args, given: Sequence[Ref], mask: Any, far: Any
     if a["dropout_p"]:
         weights = e.same("dropout", weights, rate=float(a["dropout_p"]))
     return e.product(weights, v)
+
+
+def _plus(e: GraphBuilder, x: Ref, y: Ref) -> Ref:
+    return e.op("add_n", [x, y], x.shape)
+
+
+def _times(e: GraphBuilder, x: Ref, y: Ref) -> Ref:
+    return e.op("broadcast_mul", [x, y], x.shape)
+
+
+def _linear(e: GraphBuilder, x: Ref, weight: Ref, bias: Ref | None) -> Ref:
+    y = e.product(x, weight, transpose_b=True)
+    return y if bias is None else e.op("broadcast_add", [y, bias], y.shape)
+
+
+def _gates(e: GraphBuilder, x: Ref, count: int) -> list[Ref]:
+    size = x.shape[-1] // count
+    return [e.narrowed(x, -1, n * size, size) for n in range(count)]
+
+
+def _lstm_cell(e: GraphBuilder, x: Ref, state: Sequence[Ref], hidden: Sequence[Any]) -> list[Ref]:
+    """h' = o tanh(c'), c' = f c + i g; hidden: the weights of h, and of h' if it is projected."""
+    h, c = state
+    i, f, g, o = _gates(e, _plus(e, _linear(e, h, *hidden[:2]), x), 4)
+    i, f, g, o = (e.same("tanh" if y is g else "sigmoid", y) for y in (i, f, g, o))
+    c = _plus(e, _times(e, f, c), _times(e, i, g))
+    h = _times(e, o, e.same("tanh", c))
+    return [e.product(h, hidden[2], transpose_b=True) if len(hidden) > 2 else h, c]
+
+
+def _gru_cell(e: GraphBuilder, x: Ref, state: Sequence[Ref], hidden: Sequence[Any]) -> list[Ref]:
+    """h' = (h - n) z + n, n = tanh(x + r h)."""
+    (h,) = state
+    (*gates, own), (*others, new) = (_gates(e, y, 3) for y in (_linear(e, h, *hidden), x))
+    r, z = (e.same("sigmoid", _plus(e, y, g)) for y, g in zip(gates, others, strict=True))
+    n = e.same("tanh", _plus(e, new, _times(e, own, r)))
+    return [_plus(e, _times(e, e.op("broadcast_sub", [h, n], h.shape), z), n)]
+
+
+def _plain_cell(kind: str) -> Cell:
+    def cell(e: GraphBuilder, x: Ref, state: Sequence[Ref], hidden: Sequence[Any]) -> list[Ref]:
+        return [e.same(kind, _plus(e, _linear(e, state[0], *hidden), x))]
+
+    return cell
+
+
+# what a step makes of its input times the weights, the state and the other weights
+Cell = Callable[[GraphBuilder, Ref, Sequence[Ref], Sequence[Any]], list[Ref]]
+_CELLS: dict[str, Cell] = {
+    "lstm.input": _lstm_cell,
+    "gru.input": _gru_cell,
+    "rnn_tanh.input": _plain_cell("tanh"),
+    "rnn_relu.input": _plain_cell("relu"),
+}
+
+
+class _Made(Sequence[Ref]):
+    """Results of which each is made when it is read: most models read the first one alone."""
+
+    def __init__(self, *makers: Callable[[], Ref]) -> None:
+        self.makers = makers
+
+    def __len__(self) -> int:
+        return len(self.makers)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.makers[index]()
+
+
+@aten(*_CELLS)
+def recurrent(e: GraphBuilder, a: Args) -> _Made:
+    """Step by step. torch takes 6 times as long to record its own steps, 128 of an LSTM."""
+    x, cell = e.ref(a["input"]), _CELLS[a["name"]]
+    states = a["hx"] if isinstance(a["hx"], list) else [a["hx"]]
+    layers, ways = a["num_layers"], 1 + a["bidirectional"]
+    weights = list(map(e.ref, a["params"]))
+    each = len(weights) // (layers * ways)
+    x = e.swapped(x, 0, 1) if a["batch_first"] else x
+    last: list[list[Ref]] = []
+    for layer in range(layers):
+        found = []
+        for way in range(ways):
+            at = layer * ways + way
+            own = weights[at * each : (at + 1) * each]
+            first = [_of_layer(e, state, at) for state in states]
+            steps, ends = _one_way(e, cell, x, first, own, a["has_biases"], way == 1)
+            found.append(steps)
+            last.append(ends)
+        shape = (*found[0].shape[:-1], sum(y.shape[-1] for y in found))
+        x = found[0] if ways == 1 else e.op("concat", found, shape, axis=2)
+        if a["train"] and a["dropout"] and layer < layers - 1:
+            x = e.same("dropout", x, rate=float(a["dropout"]))
+
+    def state_of(number: int) -> Ref:
+        ends = [each[number] for each in last]
+        return e.op("stack", ends, (len(ends), *ends[0].shape), axis=0)
+
+    made = (lambda number=number: state_of(number) for number in range(len(states)))
+    return _Made(lambda: e.swapped(x, 0, 1) if a["batch_first"] else x, *made)
+
+
+def _of_layer(e: GraphBuilder, state: Any, at: int) -> Ref:
+    whole = e.ref(state)
+    return e.reshaped(e.narrowed(whole, 0, at, 1), whole.shape[1:])
+
+
+def _one_way(
+    e: GraphBuilder,
+    cell: Cell,
+    x: Ref,
+    state: list[Ref],
+    weights: Sequence[Ref],
+    has_biases: bool,
+    is_reversed: bool,
+) -> tuple[Ref, list[Ref]]:
+    """All steps of a layer in one direction, and the last state."""
+    of_x, of_h, *rest = weights
+    biases, rest = (rest[:2], rest[2:]) if has_biases else ([None, None], rest)
+    rows = _linear(e, x, of_x, biases[0])
+    steps: list[Ref] = []
+    order = range(x.shape[0])
+    for t in reversed(order) if is_reversed else order:
+        own = e.reshaped(e.narrowed(rows, 0, t, 1), rows.shape[1:])
+        state = cell(e, own, state, [of_h, biases[1], *rest])
+        steps.append(state[0])
+    steps = steps[::-1] if is_reversed else steps
+    return e.op("stack", steps, (len(steps), *steps[0].shape), axis=0), state
