@@ -79,9 +79,7 @@ def _stretches(
 ) -> list[tuple[int, int]]:
     """The blocks within [start, stop), as (first, last + 1)."""
     best: tuple[int, int, int] | None = None  # covered, -period, -first one that is alike
-    for period in range(2, (stop - start) // 2 + 1):
-        if not _may_repeat(keys[start:stop], period):
-            continue
+    for period in _may_repeat(keys[start:stop]):
         alike = keys[start : stop - period] == keys[start + period : stop]
         many = int(np.count_nonzero(alike))
         if many < period or (best is not None and many + period < best[0]):
@@ -102,13 +100,22 @@ def _stretches(
     return before + blocks + _stretches(keys, crossing, first + covered, stop)
 
 
-def _may_repeat(keys: NDArray[np.int64], period: int) -> bool:
-    """Whether a period's alike ones may follow one another: then they have every remainder.
+def _may_repeat(keys: NDArray[np.int64]) -> list[int]:
+    """The periods that may have a stretch, ascending.
 
-    Two remainders are looked at: of 36,859 periods of a PVT 1,325 are left, in 0.6 of the time.
+    Of period p, which is w to 2 w, p ones in a row are alike: so is one of every w-th, wherever
+    these begin. It is looked for at four beginnings, for all periods from w on at once: of 36,859
+    periods of a PVT 1,379 are left, in a quarter of the time.
     """
-    grids = (keys[first::period] for first in (0, period // 2))
-    return all((grid[1:] == grid[:-1]).any() for grid in grids)
+    found: list[int] = []
+    for width in (2**n for n in range(1, (len(keys) // 2).bit_length())):
+        stays = np.ones(width, dtype=bool)
+        for first in range(0, width, max(width // 4, 1)):
+            own = keys[first:]
+            rows = np.append(own, np.full(-len(own) % width, -1)).reshape(-1, width)
+            stays &= (rows[1:] == rows[:-1, :1]).any(axis=0)
+        found += [width + int(n) for n in np.flatnonzero(stays)]
+    return [period for period in found if period <= len(keys) // 2]
 
 
 def _first(crossing: NDArray[np.int64], period: int, count: int) -> int:

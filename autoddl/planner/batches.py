@@ -234,7 +234,7 @@ class Batches:
         Each with the seconds of the least step that may be, the most promising first.
         """
         found: list[tuple[float, int]] = []
-        if not self.one.algorithm.proves_bound:
+        if self.one.is_over or not self.one.algorithm.proves_bound:
             return found
         fewest = self.fewest(checkpointing)
         for parts in (n for n in self.counts if fewest <= n < serial.key[0]):
