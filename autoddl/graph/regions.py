@@ -79,7 +79,7 @@ def _stretches(
 ) -> list[tuple[int, int]]:
     """The blocks within [start, stop), as (first, last + 1)."""
     best: tuple[int, int, int] | None = None  # covered, -period, -first one that is alike
-    for period in _may_repeat(keys[start:stop]):
+    for period in _periods(keys[start:stop]):
         alike = keys[start : stop - period] == keys[start + period : stop]
         many = int(np.count_nonzero(alike))
         if many < period or (best is not None and many + period < best[0]):
@@ -100,7 +100,7 @@ def _stretches(
     return before + blocks + _stretches(keys, crossing, first + covered, stop)
 
 
-def _may_repeat(keys: NDArray[np.int64]) -> list[int]:
+def _periods(keys: NDArray[np.int64]) -> list[int]:
     """The periods that may have a stretch, ascending.
 
     Of period p, which is w to 2 w, p ones in a row are alike: so is one of every w-th, wherever
