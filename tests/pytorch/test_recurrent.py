@@ -49,3 +49,25 @@ def test_states_that_nobody_reads_are_not_made():
         model = Reads("LSTM", reads, batch_first=True)
         graph = autoddl.trace(model, x, target, loss=nn.functional.mse_loss)
         assert sum(op.kind == "stack" for op in graph.ops) == count
+
+
+class Cells(nn.Module):
+    """Takes the steps itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.LSTMCell(6, 4), nn.GRUCell(4, 4, bias=False)
+        self.three, self.four = nn.RNNCell(4, 4), nn.RNNCell(4, 4, nonlinearity="relu")
+
+    def forward(self, x):
+        h = c = g = r = q = x.new_zeros(x.shape[0], 4)
+        for t in range(3):
+            h, c = self.one(x[:, t], (h, c))
+            g = self.two(h, g)
+            r = self.three(g, r)
+            q = self.four(r, q)
+        return q + c
+
+
+def test_cells_give_what_torchs_give():
+    same_gradients(Cells(), torch.randn(4, 3, 6), torch.randn(4, 4))

@@ -297,7 +297,7 @@ class Many(nn.Module):
         super().__init__()
         self.lift = nn.Linear(6, 12)
         self.table = nn.Embedding(12, 12, padding_idx=3)
-        self.groups = nn.GroupNorm(3, 12)
+        self.groups, self.alone = nn.GroupNorm(3, 12), nn.InstanceNorm1d(3, affine=True)
 
     def forward(self, x):
         y = self.lift(x)
@@ -309,12 +309,29 @@ class Many(nn.Module):
         best, places = y.topk(3, 1)
         y = self.groups(y) + F.one_hot(places[:, 0], 12) * best[:, :1] + y.amax(1, keepdim=True)
         y = y.repeat(1, 2)[:, ::2] + y.repeat_interleave(2, 1)[:, 3:15]
+        y = y + F.glu(self.alone(y.unflatten(1, (3, 4))).repeat(1, 2, 1), 1).flatten(1)
         return F.leaky_relu(F.elu(y)).log_softmax(1) @ torch.eye(12)[:, :6]
 
 
 def test_many_operators_repeat_torch():
     torch.manual_seed(1)
     same_gradients(Many(), torch.randn(4, 6), torch.randn(4, 6))
+
+
+def test_constants_are_recorded_once(monkeypatch):
+    """What changes nothing in place is not written anew, which takes as long as an export."""
+    again = []
+    own = torch.export.ExportedProgram.run_decompositions
+    monkeypatch.setattr(
+        torch.export.ExportedProgram,
+        "run_decompositions",
+        lambda *given: (again.append(given), own(*given))[1],
+    )
+    weights = torch.arange(1.0, 7.0).tolist()
+    loss = lambda y, t: (F.mse_loss(y, t, reduction="none") * torch.tensor(weights)).mean()  # noqa: E731
+    model = nn.Sequential(nn.Linear(6, 12), nn.GLU(), nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2))
+    same_gradients(nn.Sequential(*model, nn.Flatten()), *torch.randn(2, 4, 6), loss=loss)
+    assert not again
 
 
 def test_a_number_that_follows_the_batch_is_scaled():

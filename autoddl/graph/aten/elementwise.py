@@ -36,6 +36,15 @@ def gelu(e: GraphBuilder, a: Args) -> Ref:
     return e.same("gelu" if a["approximate"] == "none" else "fast_gelu", a["self"])
 
 
+@aten("glu")
+def glu(e: GraphBuilder, a: Args) -> Ref:
+    """One half of a dim, by the sigmoid of the other."""
+    x, (shape, dtype) = e.ref(a["self"]), a["out"]
+    half = x.shape[a["dim"]] // 2
+    one, other = (e.narrowed(x, a["dim"], start, half) for start in (0, half))
+    return e.op("broadcast_mul", [one, e.same("sigmoid", other)], shape, dtype)
+
+
 # ATen's name -> our kind, and its attributes: of ATen's argument of that name, or a number
 _WITH_NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
     "elu": ("elu", {"alpha": "alpha"}),

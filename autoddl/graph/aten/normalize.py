@@ -51,6 +51,14 @@ def group_norm(e: GraphBuilder, a: Args) -> Ref:
     return y
 
 
+@aten("instance_norm")
+def instance_norm(e: GraphBuilder, a: Args) -> Ref:
+    """Each channel of each row by itself."""
+    if a["running_mean"] is not None or not a["use_input_stats"]:
+        raise Unknown("an instance_norm with running statistics (track_running_stats=True)")
+    return group_norm(e, {**a, "num_groups": e.ref(a["input"]).shape[1]})
+
+
 @aten("_weight_norm_interface", "_weight_norm")
 def weight_norm(e: GraphBuilder, a: Args) -> Any:
     """g v / |v|, with the norm over all dims but `dim`; over all, if it is -1."""

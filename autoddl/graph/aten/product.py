@@ -221,6 +221,16 @@ _CELLS: dict[str, Cell] = {
 }
 
 
+@aten("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+def one_step(e: GraphBuilder, a: Args) -> Any:
+    """Of a network whose steps the model takes itself."""
+    is_lstm = a["name"] == "lstm_cell"
+    cell = _CELLS[f"{a['name'].removesuffix('_cell')}.input"]
+    x = _linear(e, e.ref(a["input"]), e.ref(a["w_ih"]), a["b_ih"])
+    made = cell(e, x, list(map(e.ref, a["hx"] if is_lstm else [a["hx"]])), [a["w_hh"], a["b_hh"]])
+    return made if is_lstm else made[0]
+
+
 class _Made(Sequence[Ref]):
     """Results of which each is made when it is read: most models read the first one alone."""
 

@@ -49,15 +49,20 @@ def arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> di
     return {name: given.get(name, default) for name, default in names}
 
 
-def may_change(target: Any) -> bool:
-    """Whether what is called may change a tensor: then a program is to be written without that.
+def may_change(call: Any) -> bool:
+    """Whether a node of a program may change a tensor: then that is to be written without it.
 
-    It takes as long as an export itself, which most language models do not need.
+    It takes as long as an export itself, which most language models do not need. What changes
+    `torch.tensor`'s own result, which is new, changes nothing.
     """
-    schema = getattr(target, "_schema", None)
+    schema = getattr(call.target, "_schema", None)
     if schema is None:  # of Python's own operators, such as a product of sizes, none does
-        return getattr(target, "__module__", "") != "_operator"
-    return schema.is_mutable or "_norm" in schema.name and "running_mean" in str(schema)
+        return getattr(call.target, "__module__", "") != "_operator"
+    if "_norm" in schema.name and "running_mean" in str(schema):
+        return arguments(call.target, call.args, call.kwargs)["running_mean"] is not None
+    made_by = str(getattr(call.args[0], "target", "")) if call.args else ""
+    is_new = schema.name == "aten::detach_" and made_by.startswith("aten.lift_fresh")
+    return schema.is_mutable and not is_new
 
 
 def renamed(kinds: Mapping[str, str]) -> None:

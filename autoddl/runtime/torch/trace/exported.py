@@ -147,7 +147,7 @@ def _export(whole: Whole, example: Sequence[torch.Tensor], shapes: Any) -> Expor
     with _no_own_backward(), hooks, scales, plain_calls(), ours, sizes, whole.opaque.recorded():
         program = torch.export.export(whole, tuple(example), dynamic_shapes=shapes, strict=False)
     _inline_regions(program.graph_module)
-    may = (n.op == "call_function" and may_change(n.target) for n in program.graph.nodes)
+    may = (n.op == "call_function" and may_change(n) for n in program.graph.nodes)
     for changes in (any(may), False):  # at once what may be, as each takes as long as the export
         unknown = _unknown(program)
         if changes or unknown:
