@@ -36,7 +36,7 @@ def integers(e: GraphBuilder, a: Args) -> Ref:
     return _draws(e, "uniform_int", a, **{"from": int(a.get("low") or 0), "to": int(a["high"])})
 
 
-@aten("bernoulli.default", "bernoulli.p", "bernoulli.Tensor")
+@aten("bernoulli.default", "bernoulli.p", "bernoulli.float", "bernoulli.Tensor")
 def bernoulli(e: GraphBuilder, a: Args) -> Ref:
     """Ones of the probabilities in a tensor, which may be the first, or all of one."""
     if a["generator"] is not None:

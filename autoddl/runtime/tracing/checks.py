@@ -216,6 +216,16 @@ def not_called(function: str) -> ValueError:
     )
 
 
+def check_seen(function: str) -> None:
+    """ValueError if this function changes a tensor in place behind autograd's back."""
+    if function:
+        raise ValueError(
+            f"the model changes a tensor that has a gradient in place ({function}), under no_grad "
+            "or through a detached one, so that its gradient is not that of its values: write it "
+            "without changing it, such as x + (x.clamp(0, 1) - x).detach()"
+        )
+
+
 def scaled_twice() -> ValueError:
     """Why a loss is refused that a `GradScaler` scales."""
     return ValueError(

@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten  # type: ignore[imp
 
 from ....graph.hints import is_opaque
 from ...tracing.asked import Again, Asked
+from ...tracing.unseen import Unseen
 
 _LEAST = 3  # layers, of which the first is recorded
 _PLAIN = (
@@ -133,6 +134,7 @@ class Notes(TorchFunctionMode):
         self._left: dict[int, _Call] = {}  # tensors that no other layer may read
         self._seen: list[Any] = []  # by their ids, so they stay
         self.asked = Asked(Tensor, _PLAIN)
+        self.unseen = Unseen(Tensor, torch.is_grad_enabled)
         self.given: Any = ()  # the model's tensors, the example, whether torch says it compiles
 
     def __enter__(self) -> Notes:
@@ -147,7 +149,7 @@ class Notes(TorchFunctionMode):
             self._calls, self.asked.calls = [], []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        result = self.unseen.call(func, args, kwargs or {})
         self.read((args, kwargs), self._open)
         self.asked.note(func, args, kwargs or {}, result)
         if self._open is not None:

@@ -69,6 +69,7 @@ def trace_with_state(
         checks.check_ready(whole)
         noted = loss is not None or whole.opaque.modules
         eager, notes = _tried(whole, tensors) if noted else (None, None)
+        checks.check_seen(notes.unseen.found if notes and loss is not None else "")
         whole.carried.check()
         whole.carried.restore()  # what a pass on fake tensors has left
         found, emitter = _read(whole, tensors, notes, name or type(model).__name__)
@@ -211,7 +212,9 @@ class _Reader:
         self.placeholders = [n for n in graph.nodes if n.op == "placeholder"]
         results = list(output.args[0])
         wanted = results[len(self.changed) :]
-        kept = [*self._check_changes(results), *wanted]
+        norms = (n for n in graph.nodes if n.target is torch.ops.aten.batch_norm.default)
+        moving = [n for n in norms if n.args[3] is not None and n.args[5]]  # also what nobody reads
+        kept = [*self._check_changes(results), *moving, *wanted]
         needed, self.copies = live(graph, [n for n in kept if isinstance(n, fx.Node)])
         count = 0
         for node in graph.nodes:
