@@ -24,7 +24,7 @@ class Unseen:
 
     def call(self, func: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """The result of a call."""
-        first = args[0] if args else None
+        first: Any = args[0] if args else None
         if not isinstance(first, self._tensor) or first.is_inference():
             return func(*args, **named)
         version, name = first._version, getattr(func, "__name__", "")
