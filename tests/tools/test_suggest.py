@@ -55,9 +55,14 @@ def test_what_cannot_be_planned_says_why():
 
 def test_the_plan_s_own_choices_are_kept():
     assert own_options(STAGED) == PlanOptions(
-        stages=2, memory_limit_bytes=STAGED.memory_limit_bytes, baselines=False
+        stages=2,
+        memory_limit_bytes=STAGED.memory_limit_bytes,
+        baselines=False,
+        back_end="oneflow",  # that of the model, which the plan names
     )
-    options = PlanOptions(precision="float16", optimizer="sgd", seed=3, baselines=False)
+    options = PlanOptions(
+        precision="float16", optimizer="sgd", seed=3, baselines=False, back_end="torch"
+    )
     half = find_plan(mlp(16, (32, 32)), WHERE, options)
     assert replace(own_options(half), memory_limit_bytes=None) == options
     changed = [change.plan for change in planned_anew(half) if change.plan]
