@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -317,24 +318,30 @@ class Cluster:
         """The number of the group of a host, 0 if all are alike."""
         return self.runs[node * len(self.runs) // self.nodes] if self.groups else 0
 
-    def part(self, place: SubMesh) -> Cluster:
-        """The devices of `place` as a cluster of their own.
+    def groups_of(self, place: SubMesh) -> Counter[int]:
+        """How many of its hosts are of each group, in their order."""
+        hosts = range(place.first_node, place.first_node + place.nodes)
+        return Counter(map(self.group_of, hosts))
 
-        ValueError if they are of several kinds, and not all of the cluster's.
-        """
-        groups = {self.group_of(n) for n in range(place.first_node, place.first_node + place.nodes)}
+    def part(self, place: SubMesh) -> Cluster:
+        """The devices of `place` as a cluster of their own, with equal shares."""
         if not self.groups or place.shape == (self.nodes, self.gpus_per_node):
             return self.with_shape(*place.shape)
-        if len(groups) > 1:
-            names = " and ".join(self.groups[number].name for number in sorted(groups))
-            raise ValueError(f"{place} has hosts of {names}; a stage has hosts of one kind")
-        return self.of_group(groups.pop()).with_shape(*place.shape)
+        hosts = self.groups_of(place)
+        if len(hosts) == 1:
+            return self.of_group(*hosts).with_shape(*place.shape)
+        groups = tuple(dataclasses.replace(self.groups[g], nodes=n) for g, n in hosts.items())
+        name = f"{self.name}, {' with '.join(group.name for group in groups)}"
+        own = dataclasses.replace(
+            self.with_shares(()), name=name, nodes=place.nodes, groups=groups, lines=(), sources={}
+        )
+        return own.with_shape(gpus_per_node=place.gpus)
 
     def between(self, places: Iterable[SubMesh]) -> Cluster:
         """The same hosts with the links by which devices of these places reach one another."""
         if not self.groups:
             return self
-        groups = {self.group_of(place.first_node) for place in places}
+        groups = {group for place in places for group in self.groups_of(place)}
         intra, inter = (self.common_link(name, groups) for name in ("intra", "inter"))
         return dataclasses.replace(self, groups=(), lines=(), intra=intra, inter=inter)
 

@@ -87,8 +87,6 @@ def verify_places(cluster: Cluster, parts: Sequence[StagePlan], chunks: int) -> 
     devices = sorted(d for s in first for d in s.place.devices)
     if any(s.place != first[v % len(first)].place for v, s in enumerate(parts)):
         raise ValueError("the parts of a stage lie on different devices")
-    if len(parts) > 1 and any(part.shares for part in parts):
-        raise ValueError("only a plan of one stage may have shares")
     if devices != [(n, g) for n in range(cluster.nodes) for g in range(cluster.gpus_per_node)]:
         raise ValueError(f"the stages do not lie on every device of {cluster} once")
 

@@ -21,6 +21,7 @@ from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedOp
 from ..sbp.collectives import Step
 from ..sbp.layout import TensorSpec
+from ..sbp.placement import NdSbp
 from ..sbp.redistribute import cheapest_path
 from .plan import Plan
 from .reshard.plan import ReshardPlan, plan_reshard
@@ -91,21 +92,21 @@ class StageLinks:
 
     def reshard(self, link: Link, spec: TensorSpec) -> tuple[ReshardPlan, ReshardPlan | None]:
         """As `reshards`, of a tensor `spec` (another batch, say)."""
-        source, target = self.stages[link.source].place, self.stages[link.target].place
+        source, target = self.stages[link.source], self.stages[link.target]
         out, into = self.ends(link)
-        forward = self._planned(spec, End(source, out.ins[0]), End(target, into.outs[0]))
+        forward = self._planned(spec, _end(source, out.ins[0]), _end(target, into.outs[0]))
         back, wanted = into.grad_outs[0], out.grad_ins[0]
         backward = None
         if back is not None and wanted is not None:
-            backward = self._planned(spec, End(target, back), End(source, wanted))
+            backward = self._planned(spec, _end(target, back), _end(source, wanted))
         return forward, backward
 
     def _planned(self, spec: TensorSpec, source: End, target: End) -> ReshardPlan:
         """Between stages that lie to each other as two others do, like there."""
         first, ends = source.place.first_node, (source, target)
         places = [(e.place.first_node - first, e.place.first_gpu, e.place.shape) for e in ends]
-        kinds = tuple(self.cluster.group_of(end.place.first_node) for end in ends)
-        key = spec, source.nd, target.nd, kinds, *places
+        kinds = tuple(tuple(self.cluster.groups_of(end.place)) for end in ends)
+        key = spec, source.nd, target.nd, source.shares, target.shares, kinds, *places
         if key not in self._known:
             cluster = self.cluster.between(end.place for end in ends)
             self._known[key] = plan_reshard(spec, source, target, cluster)
@@ -139,7 +140,7 @@ class StageLinks:
         for link in filter(self.is_local, self.links):
             spec = self.graph.tensors[link.tensor].spec
             out, into = self.ends(link)
-            mesh = self.stages[link.source].place.mesh
+            mesh = self.stages[link.source].mesh
             comm = stage_figures(self.stages[link.source]).model.comm
             paths = mesh, comm.price, comm.collectives
             forward = cheapest_path(spec, out.ins[0], into.outs[0], *paths)
@@ -170,6 +171,10 @@ class StageLinks:
             width = {n: max(self.stages[n].place.nodes, 1) for n in parts}
             found.append({n: 2 * link.transfer_seconds(n_bytes / width[n]) for n in parts})
         return tuple(found)
+
+
+def _end(stage: StagePlan, nd: NdSbp) -> End:
+    return End(stage.place, nd, stage.shares)
 
 
 def figures(plan: Plan) -> PlanFigures:

@@ -251,6 +251,26 @@ def test_stages_on_unlike_hosts_in_either_order(graph, schedule):
         check(graph, own)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", pytest.param("zb-h1", marks=pytest.mark.full)])
+def test_a_stage_on_hosts_of_two_kinds(schedule, tmp_path):
+    """Two unlike layers on one fast host and two slow ones: alone, one or the other has to wait."""
+    graph = in_float64(graphs.mlp(32, (16, 32, 4)), tmp_path / "graph.json")
+    where = cluster_of(3, 1)
+    rates = {dtype: 1e6 for dtype in where.device.flops_per_s}
+    device = dataclasses.replace(where.device, flops_per_s=rates, efficiency={}, operators={})
+    slow = dataclasses.replace(device, flops_per_s={d: r / 3 for d, r in rates.items()})
+    groups = HostGroup("fast", 1), HostGroup("slow", 2, slow)
+    unlike = dataclasses.replace(where, device=device, groups=groups)
+    plan = find_plan(graph, unlike, PlanOptions(stages=2, schedule=schedule, baselines=False))
+    assert [(str(s.place), s.shares) for s in plan.stages] == [
+        ("host 0-1 devices 0", (3, 1)),
+        ("host 2 devices 0", ()),
+    ]
+    plan.verify()
+    assert Plan.loads(plan.dumps()).dumps() == plan.dumps()
+    check(graph, plan)
+
+
 def test_what_a_stage_receives_lives_as_long_as_its_micro_batch(tmp_path, monkeypatch):
     """1F1B's last stage has one in work, and at most one that has come ahead; all had been kept."""
     graph, seen, most = in_float64(MODELS["mlp"](), tmp_path / "graph.json"), [], [0]

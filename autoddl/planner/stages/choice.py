@@ -34,6 +34,7 @@ from ...plans.stage import StagePrice
 from ...sbp.mesh import SubMesh
 from ...search.budget import FIRST_PART, Deadline
 from ..options import INTERLEAVED, PlanOptions
+from ..shares import speeds
 from .partition import partitions, placed
 from .stage_prices import LARGE, StagePrices, equal_shape
 from .task import Cuts, Partition, PriceFn, Shape, Stage, Task, in_flight
@@ -48,6 +49,9 @@ _SIMULATED = 8
 # Stages times micro-batches that are simulated, 0.2 ms each. 300 and 3,000 gave the same plans of
 # VGG13 in two stages, GPT-0.35B in two and four, and small GPTs; 3,000 the same 88 cases.
 _NEARBY = 1_000
+# Of the devices: where less of them idles, no stage on hosts of two kinds is looked for, whose
+# pieces are never as even as that.
+_IDLE = 0.05
 _WORTH = 0.003  # of the time: for less than that a partition near the best is not planned, too
 _ROUNDING = 1e-9  # relative: seconds that differ by less are equal
 
@@ -103,7 +107,7 @@ def interleaved_partition(
         own = priced(first, last)
         if own is None:
             raise ValueError(f"layers {first}-{last - 1} cannot run on {shape[0]} x {shape[1]}")
-        found.append(Stage(first, last, _place(part % stages, shape, gpus), own, 0.0))
+        found.append(Stage(first, last, _place(part % stages, shape, gpus), own, 0.0, shape))
         first = last
     slowest = best(parts, 0)[0]
     once = max(sum(s.price.once_s for s in found[i::stages]) for i in range(stages))
@@ -112,7 +116,7 @@ def interleaved_partition(
 
 
 def _place(stage: int, shape: Shape, gpus: int) -> SubMesh:
-    nodes, each, _ = shape
+    nodes, each = shape.nodes, shape.gpus
     host, device = divmod(stage * nodes * each, gpus)
     return SubMesh(host, nodes, device, each)
 
@@ -180,9 +184,16 @@ def ranked_partitions(
         searched = prices.refine_equal(stages)
         if searched is not None and cutting.is_over:
             few = (searched,)
-    found = _fitting(
-        lambda: _ranked(task, prices, few, counts, gives_up), prices, deadline, gives_up
-    )
+
+    def ranked() -> list[Partition]:
+        return _fitting(
+            lambda: _ranked(task, prices, few, counts, gives_up), prices, deadline, gives_up
+        )
+
+    found = ranked()
+    if cluster.groups and not cutting.is_over and _idle_share(found[0], prices) > _IDLE:
+        task = replace(task, mixes=True)
+        found = sorted([*found, *ranked()], key=lambda own: (own.seconds, len(own.stages)))
     if cutting.was_ended:
         deadline.end()
     return prices, found, task
@@ -244,6 +255,22 @@ def simulated_s(found: Partition, schedule: str, delay: int | None = None) -> fl
     for span in simulate(made, costs).spans:
         ends[span.stage] = max(ends[span.stage], span.end_s)
     return max(ends[n] + own.price.once_s for n, own in enumerate(stages))
+
+
+def _idle_share(found: Partition, prices: StagePrices) -> float:
+    """Of what all devices could compute at the pace of the slowest stage, what they do not.
+
+    Hosts that are f times as fast count f times.
+    """
+    cluster = prices.model.cluster
+    speed = dict(zip(cluster.runs, speeds(cluster, prices.cut.graph), strict=True))
+    each = [own.price.forward_s + own.price.backward_s for own in found.stages]
+    sizes = [
+        own.shape.gpus * sum(n * speed[g] for g, n in cluster.groups_of(own.place).items())
+        for own in found.stages
+    ]
+    busy = sum(size * seconds for size, seconds in zip(sizes, each, strict=True))
+    return 1 - busy / (max(each) * sum(sizes))
 
 
 def _groups(cluster: Cluster) -> tuple[tuple[int, float], ...]:

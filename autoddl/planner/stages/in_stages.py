@@ -158,7 +158,7 @@ def _on_partition(
     planned: list[MeshPlan] = []
     for n, (stage, held) in enumerate(zip(chosen.stages, held_by, strict=True)):
         micro = MicroBatches.of(cut.stage(stage.first, stage.last), held, demands)
-        own = _on(model, stage)
+        own = _on(model, stage, prices.shares(stage.shape))
         found = _known(planned, micro.graph(parts), demands, own, held, deadline.is_over)
         if found is None:
             left = len(chosen.stages) - n
@@ -241,9 +241,9 @@ def _stage_plan(
         return found
 
 
-def _on(model: CostModel, stage: Stage) -> CostModel:
+def _on(model: CostModel, stage: Stage, shares: tuple[int, ...]) -> CostModel:
     """Of the stage's devices; where hosts are not alike they may hold as much more as they have."""
-    own = model.cluster.part(stage.place)
+    own = model.cluster.part(stage.place).with_shares(shares)
     limit = model.limit_bytes * (own.memory_bytes / model.cluster.memory_bytes)
     return replace(model, cluster=own, memory_limit_bytes=limit)
 

@@ -1,9 +1,11 @@
 """Cuts a model's layers into pipeline stages on disjoint parts of the cluster.
 
 A stage is a run of layers on whole hosts, or on one of equal parts of a host; together the stages
-take all devices, in order. Where hosts are of several groups a stage has hosts of one, and the
-groups may follow one another in any order: the hosts in use of each are counted (Whale, Jia et al.,
-ATC 2022, section 3.3.2 puts groups in the order of their memory instead). With m micro-batches, for
+take all devices, in order. Where hosts are of several groups, these may follow one another in any
+order: the hosts in use of each are counted (Whale, Jia et al., ATC 2022, section 3.3.2 puts groups
+in the order of their memory instead). A stage has hosts of one group, or if it may (`Task.mixes`)
+of two that are beside one another in the cluster, from where they meet on; one stage for each two.
+With m micro-batches, for
 stages i of t_i seconds a micro-batch (forward and backward), x_i seconds of transfers behind them
 (activations and gradients) and y_i seconds once an iteration (sums of gradients),
 
@@ -81,12 +83,14 @@ class _State:
     """Devices in use, from the end.
 
     hosts: whole ones of each group, and of one more of `group` so many `parts` of `gpus` each
+    mixed: the first of two groups that share a stage
     """
 
     hosts: tuple[int, ...]
     gpus: int = 0
     parts: int = 0
     group: int = 0
+    mixed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -251,10 +255,9 @@ class _Search:
         self, rows: list[Row], k: int, found: dict[int, tuple[float, list[Choice]]]
     ) -> None:
         """Note the best partition into `k` stages that takes all layers and devices."""
-        whole = _State(self.task.hosts)
-        for s in range(len(self.shapes)):
-            entry = rows[k - 1].get((whole, s))
-            if entry is None or not entry.value[0] < found.get(k, (np.inf,))[0]:
+        for (state, s), entry in rows[k - 1].items():
+            is_whole = state.hosts == self.task.hosts and not state.parts
+            if not is_whole or not entry.value[0] < found.get(k, (np.inf,))[0]:
                 continue
             latency = float(entry.value[0])
             stages, shape, layer = [], s, 0
@@ -268,20 +271,20 @@ class _Search:
 
     def _after(self, state: _State, shape: Shape) -> _State | None:
         """The devices in use with one more stage in front; None if there is no room."""
-        nodes, gpus, group = shape
-        free = self.task.hosts[group] - state.hosts[group]
-
-        def with_more(hosts: int) -> tuple[int, ...]:
-            return tuple(n + hosts * (g == group) for g, n in enumerate(state.hosts))
-
+        gpus, group, mixed = shape.gpus, shape.group, state.mixed
+        hosts = tuple(map(sum, zip(state.hosts, shape.hosts(len(state.hosts)), strict=True)))
+        if any(n > most for n, most in zip(hosts, self.task.hosts, strict=True)):
+            return None
         if gpus == self.task.gpus:
-            return None if state.parts or nodes > free else _State(with_more(nodes))
-        if free < 1 or (state.parts and (state.gpus, state.group) != (gpus, group)):
+            if state.parts or (shape.beyond and group in mixed):
+                return None
+            return _State(hosts, mixed=mixed | {group} if shape.beyond else mixed)
+        if state.parts and (state.gpus, state.group) != (gpus, group):
             return None
         parts = state.parts + 1
         if parts * gpus == self.task.gpus:
-            return _State(with_more(1))
-        return _State(state.hosts, gpus, parts, group)
+            return _State(hosts, mixed=mixed)
+        return _State(state.hosts, gpus, parts, group, mixed)
 
     def _partition(self, stages: list[Choice]) -> Partition:
         cuts = tuple((first, last, self.shapes[s]) for first, last, s in stages)
@@ -299,15 +302,22 @@ def placed(
     """
     hosts = [0, *itertools.accumulate(task.hosts)]  # the next of each group
     ends, gpu, open_part = hosts[1:], 0, (0, 0)
+    for shape in (shape for *_, shape in cuts if shape.beyond):
+        hosts[shape.group + 1] += shape.beyond
+        ends[shape.group] -= shape.nodes - shape.beyond
     made: list[Stage] = []
     for n, (first, last, shape) in enumerate(cuts):
-        nodes, gpus, group = shape
-        if (gpu and open_part != (gpus, group)) or hosts[group] + nodes > ends[group]:
+        nodes, gpus, group, beyond = shape
+        if gpu and open_part != (gpus, group):
             return None
-        place, open_part = SubMesh(hosts[group], nodes, gpu, gpus), (gpus, group)
-        gpu += gpus
-        if gpu == task.gpus:
-            hosts[group], gpu = hosts[group] + nodes, 0
+        first_host = shape.first_host(task.hosts) if beyond else hosts[group]
+        place, open_part = SubMesh(first_host, nodes, gpu, gpus), (gpus, group)
+        if not beyond:
+            if hosts[group] + nodes > ends[group]:
+                return None
+            gpu += gpus
+            if gpu == task.gpus:
+                hosts[group], gpu = hosts[group] + nodes, 0
         behind = len(cuts) - n
         holds = held[n] if held else in_flight(task.schedule, behind, len(cuts), micro_batches)
         price = task.price(first, last, shape, micro_batches, holds)
@@ -317,7 +327,7 @@ def placed(
         moved = 0.0
         if n + 1 < len(cuts):
             moved = task.transfer(first, last, shape, cuts[n + 1][2], micro_batches)
-        made.append(Stage(first, last, place, price, moved, group))
+        made.append(Stage(first, last, place, price, moved, shape))
     return Partition(tuple(made), micro_batches, iteration_s(made, micro_batches, task.overlap))
 
 

@@ -26,14 +26,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ...cluster.spec import Cluster
 from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...graph.cut import CutGraph
 from ...graph.placed import PlannedOp
 from ...graph.regions import repeated_blocks
 from ...plans.stage import StagePrice
+from ...sbp.mesh import SubMesh
 from ...search.budget import Deadline
 from ..asked import micro_graph
+from ..shares import proportional_shares
 from ..tables.group_table import Space
 from ..tables.groups import Group
 from ..tables.memory import LeastBytes
@@ -86,6 +89,7 @@ class StagePrices:
         self._searches: dict[Shape, StageSearch] = {}
         self._searched: dict[Shape, dict[int, list[Searched]]] = {}
         self._runs: dict[tuple[Shape, int], list[Array]] = {}
+        self._shares: dict[Shape, tuple[int, ...]] = {}
         # seconds of equal pipelines on large sub-meshes: the best, and each with memory for nothing
         self._best_s = np.inf
         self._free_s: dict[Shape, float] = {}
@@ -127,16 +131,33 @@ class StagePrices:
     def _exchange_s_per_byte(self, shape: Shape) -> float:
         cluster = self.model.cluster
         link = cluster.common_link("inter" if cluster.nodes > 1 else "intra")
-        return link.beta_s_per_byte * shape[1] / max(shape[0], 1)
+        return link.beta_s_per_byte * shape.gpus / max(shape.nodes, 1)
 
     def _model_of(self, shape: Shape) -> CostModel:
-        """The cost model of a sub-mesh of one group of hosts, with the memory of their devices."""
-        nodes, gpus, group = shape
-        cluster = self.model.cluster
-        hosts = cluster.of_group(group) if cluster.groups else cluster
-        limit = self.model.limit_bytes * (hosts.memory_bytes / cluster.memory_bytes)
-        own = hosts.with_shape(nodes, gpus)
+        """The cost model of a sub-mesh, with the memory of its devices."""
+        own = self._part(shape)
+        limit = self.model.limit_bytes * (own.memory_bytes / self.model.cluster.memory_bytes)
+        own = own.with_shares(self.shares(shape))
         return dataclasses.replace(self.model, cluster=own, memory_limit_bytes=limit)
+
+    def _part(self, shape: Shape) -> Cluster:
+        cluster = self.model.cluster
+        first = shape.first_host([group.nodes for group in cluster.groups])
+        return cluster.part(SubMesh(first, shape.nodes, 0, shape.gpus))
+
+    def shares(self, shape: Shape) -> tuple[int, ...]:
+        """By which a stage divides what it divides among hosts of two groups, by their speed.
+
+        As finely as the rows of the fewest micro-batches allow with which the pipeline fills well;
+        of more, a stage may have too few rows for them. () of one group.
+        """
+        if not shape.beyond:
+            return ()
+        if shape not in self._shares:
+            own = self._part(shape)
+            graph = micro_graph(self.cut.graph, self._first_count(shape))
+            self._shares[shape] = proportional_shares(own, graph)
+        return self._shares[shape]
 
     def _limit_bytes(self, shape: Shape) -> float:
         return self._model_of(shape).limit_bytes
@@ -153,11 +174,11 @@ class StagePrices:
     def transfers(self, shape: Shape, following: Shape, micro_batches: int) -> Array:
         """[first, last] of `transfer`."""
         cluster = self.model.cluster
-        groups = {shape[2], following[2]}
+        groups = {*shape.groups, *following.groups}
         if cluster.nodes == 1:
-            link, width = cluster.common_link("intra", groups), min(shape[1], following[1])
+            link, width = cluster.common_link("intra", groups), min(shape.gpus, following.gpus)
         else:
-            link, width = cluster.common_link("inter", groups), min(shape[0], following[0])
+            link, width = cluster.common_link("inter", groups), min(shape.nodes, following.nodes)
         sizes = self._bytes_sent / micro_batches / width
         alone = link.transfer_latency_s + link.beta_s_per_byte * sizes
         return np.where(sizes > 0, alone, 0.0).sum(axis=2)
@@ -184,7 +205,7 @@ class StagePrices:
         searched = self._searched.setdefault(shape, {})
         if self.deadline.is_over and any(self._searched.values()):
             pass
-        elif shape[0] * shape[1] <= LARGE or len(self._counts) < 3:
+        elif shape.size <= LARGE or len(self._counts) < 3:
             self.refine(shape, micro_batches)
         elif not searched and not self._is_hopeless(shape):
             self.refine(shape, self._first_count(shape))
@@ -195,11 +216,10 @@ class StagePrices:
 
     def _is_hopeless(self, shape: Shape) -> bool:
         """Whether a smaller sub-mesh could not do better even with memory for nothing."""
-        size = shape[0] * shape[1]
         return self._spares and any(
             free_s >= self._best_s
-            for (nodes, gpus, group), free_s in self._free_s.items()
-            if group == shape[2] and nodes * gpus < size
+            for other, free_s in self._free_s.items()
+            if other.groups == shape.groups and other.size < shape.size
         )
 
     def refine(self, shape: Shape, micro_batches: int) -> bool:
@@ -212,7 +232,7 @@ class StagePrices:
         # fewer, larger micro-batches divide as these do
         other = max((n for n in others if n < micro_batches), default=min(others, default=None))
         held = in_flight(self._schedule, stages, stages, micro_batches)
-        is_large = shape[0] * shape[1] > LARGE
+        is_large = shape.size > LARGE
         passes = micro_batches + stages - 1
         beat_s = self._best_s / passes if is_large and self._spares else np.inf
         found = searched[micro_batches] = self._search_of(shape).answers(
@@ -236,7 +256,7 @@ class StagePrices:
         In as many stages as were asked for, nothing may fit on smaller ones: so GPT of 6.8 billion
         parameters in two stages on 8x8 was refused.
         """
-        large = [shape for shape in self._searched if shape[0] * shape[1] > LARGE]
+        large = [shape for shape in self._searched if shape.size > LARGE]
         if not large or not self._spares:
             return False
         self._spares = False
@@ -297,7 +317,7 @@ class StagePrices:
     def _stages(self, shape: Shape) -> int:
         """The number of stages of a pipeline on equal sub-meshes, at most one a layer."""
         devices = self.model.cluster.num_devices
-        return min(devices // (shape[0] * shape[1]), len(self.cut.layers))
+        return min(devices // shape.size, len(self.cut.layers))
 
     def _first_count(self, shape: Shape) -> int:
         """The least number of micro-batches that is worth a search."""
@@ -328,9 +348,9 @@ class StagePrices:
 def equal_shape(nodes: int, gpus: int, stages: int) -> Shape | None:
     """Hosts and devices of each of `stages` equal parts of a cluster, if there are such."""
     if nodes % stages == 0:
-        return nodes // stages, gpus, 0
+        return Shape(nodes // stages, gpus)
     if stages % nodes == 0 and gpus % (stages // nodes) == 0:
-        return 1, gpus * nodes // stages, 0
+        return Shape(1, gpus * nodes // stages)
     return None
 
 

@@ -5,8 +5,10 @@ The search stands in `partition`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,44 @@ from numpy.typing import NDArray
 from ...plans.stage import StagePrice
 from ...sbp.mesh import SubMesh
 
-Shape = tuple[int, int, int]  # hosts, devices of each, the group of hosts (0 if all are alike)
+
+class Shape(NamedTuple):
+    """The devices of a stage: hosts, and devices of each.
+
+    group:  of the hosts (0 if all are alike)
+    beyond: how many of the hosts are the first ones of the next group, the others then being the
+            last ones of `group`
+    """
+
+    nodes: int
+    gpus: int
+    group: int = 0
+    beyond: int = 0
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """All groups that it has hosts of."""
+        return (self.group, self.group + 1) if self.beyond else (self.group,)
+
+    @property
+    def size(self) -> int:
+        """Devices."""
+        return self.nodes * self.gpus
+
+    def hosts(self, groups: int) -> tuple[int, ...]:
+        """The whole hosts of each group that it takes."""
+        own = {self.group: self.nodes - self.beyond, self.group + 1: self.beyond}
+        return tuple(own.get(number, 0) for number in range(groups))
+
+    def first_host(self, hosts: Sequence[int]) -> int:
+        """Where it begins if it is of two groups, else the first of its group's `hosts`."""
+        if not self.beyond:
+            return sum(hosts[: self.group])
+        return sum(hosts[: self.group + 1]) - (self.nodes - self.beyond)
+
+
+# Shapes of hosts of two groups. Of 4 + 4 hosts all are looked at, of 2 + 16 those with one of either
+_MOST_MIXED = 16
 Cut = tuple[int, int, Shape]  # a stage's first layer, last layer + 1, and devices
 Cuts = tuple[Cut, ...]
 Array = NDArray[np.float64]
@@ -32,21 +71,14 @@ TransfersFn = Callable[[Shape, Shape, int], "Array"]
 
 @dataclass(frozen=True)
 class Stage:
-    """Layers [first, last) on `place`, of hosts of one group.
-
-    transfer_s: both ways, to later stages
-    """
+    """Layers [first, last) on `place`, which has `shape`; transfer_s: both ways, to later stages"""
 
     first: int
     last: int
     place: SubMesh
     price: StagePrice
     transfer_s: float
-    group: int = 0
-
-    @property
-    def shape(self) -> Shape:
-        return (*self.place.shape, self.group)
+    shape: Shape
 
 
 @dataclass(frozen=True)
@@ -76,6 +108,7 @@ class Task:
     times:    gives the prices of all runs at once; None asks `price` for each
     transfers: gives all transfers at once; None asks `transfer` for each
     is_over: whether a partition that has been found will do
+    mixes:    a stage may have hosts of two groups that follow one another
     """
 
     layers: int
@@ -93,6 +126,7 @@ class Task:
     transfers: TransfersFn | None = None
     is_over: Callable[[], bool] = lambda: False
     groups: tuple[tuple[int, float], ...] = ()
+    mixes: bool = False
 
     @property
     def hosts(self) -> tuple[int, ...]:
@@ -101,7 +135,7 @@ class Task:
 
     def room(self, shape: Shape) -> float:
         """How many times the limit the devices that a stage of this shape has may hold."""
-        return self.groups[shape[2]][1] if self.groups else 1.0
+        return min(self.groups[g][1] for g in shape.groups) if self.groups else 1.0
 
 
 def in_flight(schedule: str, behind: int, stages: int, micro_batches: int) -> int:
@@ -132,12 +166,23 @@ def shapes_of(nodes: int, gpus: int, most_stages: int) -> tuple[tuple[int, int],
 def possible_shapes(task: Task, most: int) -> tuple[Shape, ...]:
     """The sub-meshes that leave a device to each other stage, if the number is given."""
     left = task.nodes * task.gpus - (task.stages or 1) + 1
-    return tuple(
-        (nodes, gpus, group)
+    shapes = [
+        Shape(nodes, gpus, group)
         for group, hosts in enumerate(task.hosts)
         for nodes, gpus in shapes_of(hosts, task.gpus, most)
-        if nodes * gpus <= left
-    )
+    ]
+    if task.mixes:
+        shapes += _mixed_shapes(task)
+    return tuple(shape for shape in shapes if shape.size <= left)
+
+
+def _mixed_shapes(task: Task) -> Iterator[Shape]:
+    """Hosts of two groups; of many, a single one of either, as each has to be searched."""
+    for group, (one, two) in enumerate(itertools.pairwise(task.hosts)):
+        for before, beyond in itertools.product(range(1, one + 1), range(1, two + 1)):
+            is_one_of_few = min(before, beyond) == 1 or one * two <= _MOST_MIXED
+            if is_one_of_few and before + beyond < task.nodes:
+                yield Shape(before + beyond, task.gpus, group, beyond)
 
 
 def most_stages(task: Task) -> int:
@@ -175,7 +220,7 @@ def iteration_s(stages: Sequence[Stage], micro_batches: int, overlap: bool) -> f
 def nothing_fits(task: Task, micro_batch_counts: Sequence[int]) -> str:
     """Which layer needs how much, on which sub-mesh."""
     most = most_stages(task)
-    worst = (0.0, 0, (1, 1, 0), 1)
+    worst = (0.0, 0, Shape(1, 1), 1)
     for layer in range(task.layers):
         options = []
         for shape in possible_shapes(task, most):
@@ -185,7 +230,7 @@ def nothing_fits(task: Task, micro_batch_counts: Sequence[int]) -> str:
                     options.append((price.memory_bytes(1) / task.room(shape), layer, shape, m))
         if options:
             worst = max(worst, min(options))
-    needed, layer, (nodes, gpus, _), m = worst
+    needed, layer, (nodes, gpus, *_), m = worst
     stages = "any number of" if task.stages is None else str(task.stages)
     if needed > task.memory_limit_bytes:
         why = (

@@ -252,7 +252,7 @@ def _transfers(plan: Plan) -> Table:
 def _path(plan: Plan, tensor: str, way: ReshardPlan, notation: Notation) -> str:
     """From which placement to which a tensor goes."""
     dims = plan.graph.tensors[tensor].batch_dims
-    ends = (placement(end.nd, end.place.mesh, dims, notation) for end in (way.source, way.target))
+    ends = (placement(end.nd, end.mesh, dims, notation) for end in (way.source, way.target))
     return " -> ".join(ends)
 
 

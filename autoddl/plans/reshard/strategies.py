@@ -43,7 +43,7 @@ import numpy as np
 from ...cluster.link import Link
 from ...cluster.spec import Cluster
 from ...sbp.layout import TensorSpec, balanced_range, local_slices
-from ...sbp.mesh import Device, SubMesh
+from ...sbp.mesh import Device, Mesh, SubMesh
 from ...sbp.placement import NdSbp
 
 Strategy = Literal["send_recv", "local_all_gather", "global_all_gather", "broadcast"]
@@ -58,10 +58,18 @@ Box = tuple[tuple[int, int], ...]  # (start, stop) per dim
 
 @dataclass(frozen=True)
 class End:
-    """One side of a resharding: the devices that hold the tensor, and its placement."""
+    """One side of a resharding: the devices that hold the tensor, and its placement.
+
+    shares: by which it is divided among runs of hosts, () for equal parts (`sbp.mesh`)
+    """
 
     place: SubMesh
     nd: NdSbp
+    shares: tuple[int, ...] = ()
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh(*self.place.shape, self.shares)
 
     def __str__(self) -> str:
         return f"{self.nd} on {self.place}"
@@ -125,8 +133,9 @@ def unit_tasks(spec: TensorSpec, source: End, target: End) -> tuple[UnitTask, ..
 def _shards(spec: TensorSpec, end: End) -> dict[Box, tuple[Device, ...]]:
     """The distinct shards, and which devices hold each."""
     found: dict[Box, list[Device]] = {}
+    mesh = end.mesh
     for rank, device in enumerate(end.place.devices):
-        slices = local_slices(spec.shape, end.nd, end.place.mesh, rank)
+        slices = local_slices(spec.shape, end.nd, mesh, rank)
         found.setdefault(tuple((s.start, s.stop) for s in slices), []).append(device)
     return {box: tuple(devices) for box, devices in found.items()}
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...plans.reshard.plan import ReshardPlan
-from ...plans.reshard.strategies import Move, UnitTask
+from ...plans.reshard.strategies import End, Move, UnitTask
 from ...sbp.layout import local_slices
-from ...sbp.mesh import Device, SubMesh
-from ...sbp.placement import NdSbp
+from ...sbp.mesh import Device
 from ..backend import Backend, Tensor
 from ..emulate.arrival import Arrival
 
@@ -51,7 +50,7 @@ class Resharding:
 
     def send(self, shard: Tensor) -> None:
         """Issue this rank's moves as a rank of the source, whose local part is `shard`."""
-        box = _box(self._plan, self._plan.source.place, self._plan.source.nd, self._device)
+        box = _box(self._plan, self._plan.source, self._device)
         pieces: dict[int, Tensor] = {}
         for task, move in self._moves:
             assert move.sender == self._device
@@ -65,7 +64,7 @@ class Resharding:
 
         arrivals: if given, gets those of the messages, whose memory is NumPy's then
         """
-        box = _box(self._plan, self._plan.target.place, self._plan.target.nd, self._device)
+        box = _box(self._plan, self._plan.target, self._device)
         parts: dict[int, list[tuple[int, int, Tensor]]] = {}
         for task, move in self._moves:
             held = parts.setdefault(id(task), [])
@@ -110,7 +109,7 @@ class Resharding:
         if self._device not in source.place.devices:
             self.receive()
             return
-        box = _box(self._plan, source.place, source.nd, self._device)
+        box = _box(self._plan, source, self._device)
         self.send(self._backend.zeros(tuple(s.stop - s.start for s in box), self._dtype))
 
     def _tasks(self) -> Iterator[UnitTask]:
@@ -140,5 +139,5 @@ class Resharding:
         return device[0] * self._gpus + device[1]
 
 
-def _box(plan: ReshardPlan, place: SubMesh, nd: NdSbp, device: Device) -> tuple[slice, ...]:
-    return local_slices(plan.spec.shape, nd, place.mesh, place.devices.index(device))
+def _box(plan: ReshardPlan, end: End, device: Device) -> tuple[slice, ...]:
+    return local_slices(plan.spec.shape, end.nd, end.mesh, end.place.devices.index(device))

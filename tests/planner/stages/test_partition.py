@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autoddl.planner.stages.choice import with_waits
 from autoddl.planner.stages.partition import partition, partitions, placed
-from autoddl.planner.stages.task import Task, in_flight, shapes_of
+from autoddl.planner.stages.task import Shape, Task, in_flight, shapes_of
 from autoddl.plans.schedule import orders
 from autoddl.plans.schedule.make import make_schedule
 from autoddl.plans.schedule.schedule import Costs
@@ -22,18 +22,35 @@ class Instance:
 
     hosts: of each group; the devices of later ones are up to 4 times as slow and have up to 3 times
            the memory
+    mixes: stages may have hosts of two groups
     """
 
-    def __init__(self, rng: random.Random, layers: int, hosts: tuple[int, ...], gpus: int) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        layers: int,
+        hosts: tuple[int, ...],
+        gpus: int,
+        mixes: bool = False,
+    ) -> None:
         self.work = [rng.randint(1, 9) for _ in range(layers)]
         self.weight = [rng.randint(1, 5) for _ in range(layers)]
         self.stash = [rng.randint(0, 3) for _ in range(layers)]
         self.sent = [rng.randint(0, 4) for _ in range(layers + 1)]
         slow = [1.0, *(rng.uniform(1, 4) for _ in hosts[1:])]
         self.room = [1.0, *(rng.uniform(1, 3) for _ in hosts[1:])]
-        shapes = [(n, gpus, k) for k, count in enumerate(hosts) for n in range(1, count + 1)]
-        shapes += [(1, g, k) for k in range(len(hosts)) for g in range(1, gpus) if gpus % g == 0]
-        self.loss = {s: rng.uniform(1, 1.6) * slow[s[2]] for s in shapes}
+        shapes = [Shape(n, gpus, k) for k, count in enumerate(hosts) for n in range(1, count + 1)]
+        shapes += [
+            Shape(1, g, k) for k in range(len(hosts)) for g in range(1, gpus) if gpus % g == 0
+        ]
+        self.loss = {s: rng.uniform(1, 1.6) * slow[s.group] for s in shapes}
+        for k, (one, two) in enumerate(itertools.pairwise(hosts) if mixes else ()):
+            for before, beyond in itertools.product(range(1, one + 1), range(1, two + 1)):
+                if before + beyond < sum(hosts):
+                    shape = Shape(before + beyond, gpus, k, beyond)
+                    share = beyond / shape.nodes
+                    loss = (1 - share) * slow[k] + share * slow[k + 1]
+                    self.loss[shape] = rng.uniform(1, 1.3) * loss
         self.layers, self.hosts, self.nodes, self.gpus = layers, hosts, sum(hosts), gpus
 
     def price(self, first, last, shape, micro_batches, held):
@@ -46,8 +63,11 @@ class Instance:
             sum(self.stash[run]) / size / micro_batches,
         )  # fmt: skip
 
+    def room_of(self, shape):
+        return min(self.room[group] for group in shape.groups)
+
     def transfer(self, first, last, shape, following, micro_batches):
-        apart = 1 + abs(shape[2] - following[2])
+        apart = 1 + abs(shape.group - following.group)
         return apart * self.sent[last] / min(shape[0], following[0]) / micro_batches / 2
 
 
@@ -66,7 +86,7 @@ def brute_force(instance, schedule, limit, counts, overlap):
                     for n, shape in enumerate(chosen):
                         held = in_flight(schedule, k - n, k, m)
                         p = instance.price(bounds[n], bounds[n + 1], shape, m, held)
-                        if p.fixed_bytes + held * p.stash_bytes > limit * instance.room[shape[2]]:
+                        if p.fixed_bytes + held * p.stash_bytes > limit * instance.room_of(shape):
                             break
                         t = p.forward_s + p.backward_s
                         x = 0.0
@@ -83,11 +103,16 @@ def brute_force(instance, schedule, limit, counts, overlap):
 def tiles(shapes, hosts, gpus):
     """True if the shapes, in order, fill each group's hosts: whole ones, or equal parts of one."""
     whole, used, open_part = [0] * len(hosts), 0, (0, 0)
-    for n, g, group in shapes:
+    mixed = [shape.group for shape in shapes if shape.beyond]
+    if len(set(mixed)) < len(mixed):
+        return False
+    for n, g, group, beyond in shapes:
         if g == gpus:
             if used:
                 return False
-            whole[group] += n
+            whole[group] += n - beyond
+            if beyond:
+                whole[group + 1] += beyond
         else:
             if used and open_part != (g, group):
                 return False
@@ -103,7 +128,8 @@ def test_as_good_as_every_partition(rng, data):
     alike = [((1,), 2), ((2,), 1), ((2,), 2), ((3,), 1), ((1,), 4), ((3,), 2)]
     unlike = [((1, 1), 1), ((2, 1), 1), ((1, 2), 1), ((1, 1), 2), ((1, 1, 1), 1), ((2, 2), 1)]
     hosts, gpus = data.draw(st.sampled_from(alike + unlike))
-    instance = Instance(rng, data.draw(st.integers(1, 4)), hosts, gpus)
+    mixes = data.draw(st.booleans())
+    instance = Instance(rng, data.draw(st.integers(1, 4)), hosts, gpus, mixes)
     schedule = data.draw(st.sampled_from(["gpipe", "1f1b", "eager-1f1b", "zb-h1"]))
     limit = data.draw(st.sampled_from([3.0, 6.0, 12.0, 100.0]))
     overlap = data.draw(st.booleans())
@@ -111,7 +137,7 @@ def test_as_good_as_every_partition(rng, data):
     expected = brute_force(instance, schedule, limit, counts, overlap)
     task = Task(
         instance.layers, sum(hosts), gpus, limit, instance.price, instance.transfer, schedule,
-        overlap=overlap, groups=tuple(zip(hosts, instance.room, strict=True)),
+        overlap=overlap, groups=tuple(zip(hosts, instance.room, strict=True)), mixes=mixes,
     )  # fmt: skip
     if not expected:
         with pytest.raises(ValueError, match="fits the memory limit"):
@@ -133,7 +159,7 @@ def check(p, instance, schedule, limit):
     assert sorted(devices) == [(h, g) for h in range(instance.nodes) for g in range(instance.gpus)]
     for n, stage in enumerate(p.stages):
         held = in_flight(schedule, len(p.stages) - n, len(p.stages), p.micro_batches)
-        assert stage.price.memory_bytes(held) <= limit * instance.room[stage.group]
+        assert stage.price.memory_bytes(held) <= limit * instance.room_of(stage.shape)
 
 
 def even(layers, nodes, gpus, limit=1e12, **options):
@@ -185,13 +211,13 @@ def test_memory_decides_where_to_cut():
 
 def test_stages_that_do_not_fit_the_hosts_are_no_partition():
     task = even(4, 2, 2)
-    whole, half = (1, 2, 0), (1, 1, 0)
+    whole, half = Shape(1, 2), Shape(1, 1)
     runs = [(n, n + 1) for n in range(4)]
     for shapes in ((whole, whole), (half, half, whole)):
         cuts = [(*run, own) for run, own in zip(runs, shapes, strict=False)]
         found = placed(task, cuts, 4)
         assert found is not None and found.cuts == tuple(cuts)
-    for shapes in ((half, whole, half), (whole, whole, whole), ((2, 2, 0), half)):
+    for shapes in ((half, whole, half), (whole, whole, whole), (Shape(2, 2), half)):
         assert (
             placed(task, [(*run, own) for run, own in zip(runs, shapes, strict=False)], 4) is None
         )
@@ -200,7 +226,7 @@ def test_stages_that_do_not_fit_the_hosts_are_no_partition():
 
 def test_parts_of_hosts():
     p = partition(even(8, 2, 4, stages=4), [8])
-    assert {s.shape for s in p.stages} == {(1, 2, 0)}
+    assert {s.shape for s in p.stages} == {Shape(1, 2)}
     assert [s.place.devices[0] for s in p.stages] == [(0, 0), (0, 2), (1, 0), (1, 2)]
 
 

@@ -31,12 +31,13 @@ def as_partition(instance: Instance, cuts: Cuts, count: int, limit: float) -> Pa
     for n, (first, last, shape) in enumerate(cuts):
         held = in_flight("1f1b", len(cuts) - n, len(cuts), count)
         price = instance.price(first, last, shape, count, held)
-        if price.memory_bytes(held) > limit * instance.room[shape[2]]:
+        if price.memory_bytes(held) > limit * instance.room_of(shape):
             return None
         moved = 0.0
         if n + 1 < len(cuts):
             moved = instance.transfer(first, last, shape, cuts[n + 1][2], count)
-        found.append(Stage(first, last, SubMesh(0, *shape[:1], 0, shape[1]), price, moved))
+        place = SubMesh(0, shape.nodes, 0, shape.gpus)
+        found.append(Stage(first, last, place, price, moved, shape))
     return Partition(tuple(found), count, 0.0)
 
 
@@ -54,7 +55,7 @@ def all_cuts(instance: Instance) -> Iterator[Cuts]:
 
 def is_by_memory(instance: Instance, cuts: Cuts) -> bool:
     """Whether no stage has devices with more memory than those of a stage before it."""
-    room = [instance.room[shape[2]] for *_, shape in cuts]
+    room = [instance.room[shape.group] for *_, shape in cuts]
     return room == sorted(room, reverse=True)
 
 
@@ -125,6 +126,6 @@ def test_heavy_layers_come_first_on_fast_hosts_with_little_memory():
     instance = Instance(random.Random(0), 2, (1, 1), 1)
     instance.work, instance.weight, instance.stash = [9, 3], [1, 1], [1, 1]
     instance.sent, instance.room = [0, 0, 0], [1.0, 2.0]
-    instance.loss = {(1, 1, 0): 1.0, (1, 1, 1): 3.0}
+    instance.loss = {Shape(1, 1): 1.0, Shape(1, 1, 1): 3.0}
     assert chosen_s(instance, 100.0) == pytest.approx(least_s(instance, 100.0))
     assert least_s(instance, 100.0, by_memory=True) >= 1.5 * chosen_s(instance, 100.0)

@@ -13,6 +13,7 @@ from autoddl.planner.planner import find_plan
 from autoddl.planner.stages import stage_prices
 from autoddl.planner.stages.stage_prices import StagePrices
 from autoddl.planner.stages.stage_search import Answer, Searched, shorten, sweep
+from autoddl.planner.stages.task import Shape
 from autoddl.plans.figures import figures
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.search.budget import Deadline
@@ -34,7 +35,7 @@ def test_other_numbers_of_micro_batches_lie_on_the_line(monkeypatch):
     line = StagePrices(cut, model, (1, 2, 4, 8, 16))
     for first, last in ((0, 3), (1, 2), (2, 3)):
         for count in (1, 2, 4, 8, 16):
-            ours, wanted = (p.price(first, last, (1, 1, 0), count, 1) for p in (line, exact))
+            ours, wanted = (p.price(first, last, Shape(1, 1), count, 1) for p in (line, exact))
             assert ours is not None and wanted is not None
             assert dataclasses.astuple(ours) == pytest.approx(dataclasses.astuple(wanted), rel=1e-6)
 
@@ -65,7 +66,7 @@ def test_more_micro_batches_may_do_without_recomputation():
     limits = {1e9: 1, 1e6: 4, 5e5: 8, 3e5: 16, 2e5: 32, 1e5: None}
     for limit, count in limits.items():
         limited = dataclasses.replace(model, memory_limit_bytes=limit)
-        assert StagePrices(cut, limited, counts).keeping_count((1, 2, 0)) == count
+        assert StagePrices(cut, limited, counts).keeping_count(Shape(1, 2)) == count
 
 
 def test_a_number_that_the_splits_do_not_divide_has_no_price():
@@ -126,7 +127,7 @@ def test_price_of_all_layers_is_the_plans_own():
     """On one device nothing is chosen, so the sums over layers are the account of the plan."""
     machine = cluster("gcp_a100", 1, 1)
     prices = StagePrices(cut_graph(MLP), CostModel(machine))
-    whole = prices.price(0, 4, (1, 1, 0), 4, 1)
+    whole = prices.price(0, 4, Shape(1, 1), 4, 1)
     assert whole is not None
     plan = find_plan(MLP, machine, PlanOptions(micro_batches=4))
     assert dataclasses.astuple(whole) == pytest.approx(
@@ -139,7 +140,7 @@ def test_price_of_all_layers_is_the_plans_own():
     last_gradients = 4 * (4 * 64 + 64 * 32)  # of the last product's input and weight
     other_data = 3 * 4 * 4 * 32  # of the micro-batches that are not in flight
     assert whole.memory_bytes(1) == pytest.approx(cost.memory_bytes - last_gradients - other_data)
-    parts = [prices.price(a, b, (1, 1, 0), 4, 1) for a, b in ((0, 1), (1, 3), (3, 4))]
+    parts = [prices.price(a, b, Shape(1, 1), 4, 1) for a, b in ((0, 1), (1, 3), (3, 4))]
     for name in ("forward_s", "backward_s", "fixed_bytes", "stash_bytes"):
         assert sum(getattr(p, name) for p in parts) == pytest.approx(getattr(whole, name))
 

@@ -18,6 +18,7 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.realize import Candidate
 from autoddl.planner.stages.stage_prices import StagePrices
+from autoddl.planner.stages.task import Shape
 from autoddl.planner.tables.group_table import Space
 from autoddl.planner.tables.tables import Tables, build_tables
 from autoddl.plans import Plan
@@ -37,7 +38,9 @@ DEEP = attention(8, 8, 6, 16, 2)
 def test_tied_weights_count_in_every_stage_that_has_them():
     machine = cluster("laptop", 2, 1)
     prices = StagePrices(cut_graph(tied(8, 16)), CostModel(machine))
-    both, first, second = (prices.price(a, b, (1, 1, 0), 1, 1) for a, b in ((0, 2), (0, 1), (1, 2)))
+    both, first, second = (
+        prices.price(a, b, Shape(1, 1), 1, 1) for a, b in ((0, 2), (0, 1), (1, 2))
+    )
     assert both is not None and first is not None and second is not None
     # weight, two moments, and one gradient of all its readers
     assert both.fixed_bytes == first.fixed_bytes == second.fixed_bytes == 4 * 16 * 16 * 4
