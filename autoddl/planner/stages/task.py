@@ -52,7 +52,7 @@ class Shape(NamedTuple):
         return sum(hosts[: self.group + 1]) - (self.nodes - self.beyond)
 
 
-# Shapes of hosts of two groups. Of 4 + 4 hosts all are looked at, of 2 + 16 those with one of either
+# Shapes of hosts of two groups: of 4 + 4 hosts all are tried, of 2 + 16 those with one of either
 _MOST_MIXED = 16
 Cut = tuple[int, int, Shape]  # a stage's first layer, last layer + 1, and devices
 Cuts = tuple[Cut, ...]

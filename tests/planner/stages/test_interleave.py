@@ -28,7 +28,7 @@ def test_the_slowest_part_is_as_fast_as_can_be():
 
 
 def test_equal_stages():
-    assert equal_shapes(4, 2, 2) == (2, 2, 0)
+    assert equal_shapes(4, 2, 2) == (2, 2, 0, 0)
     assert equal_shapes(2, 4, 4) == (1, 2, 0, 0)
     assert equal_shapes(1, 8, 2) == (1, 4, 0, 0)
     with pytest.raises(ValueError, match="do not divide into 3 parts"):
