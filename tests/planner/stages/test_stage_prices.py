@@ -43,12 +43,12 @@ def test_other_numbers_of_micro_batches_lie_on_the_line(monkeypatch):
 def test_one_number_is_searched_until_more_are_asked_for(monkeypatch):
     monkeypatch.setattr(stage_prices, "LARGE", 0)
     prices = StagePrices(cut_graph(tied(16, 16)), CostModel(MACHINE), (2, 4, 8))
-    known = [prices.price(0, 1, (2, 2, 0), count, 1) for count in (2, 4, 8)]
-    assert list(prices._searched[2, 2, 0]) == [2]
+    known = [prices.price(0, 1, Shape(2, 2), count, 1) for count in (2, 4, 8)]
+    assert list(prices._searched[Shape(2, 2)]) == [2]
     assert known[0] is not None and known[1] is not None
     assert known[0].forward_s > known[1].forward_s > 0
-    assert prices.refine((2, 2, 0), 8) and not prices.refine((2, 2, 0), 8)
-    assert list(prices._searched[2, 2, 0]) == [2, 8]
+    assert prices.refine(Shape(2, 2), 8) and not prices.refine(Shape(2, 2), 8)
+    assert list(prices._searched[Shape(2, 2)]) == [2, 8]
 
 
 def test_what_seems_hopeless_is_searched_where_nothing_smaller_fits(monkeypatch):
@@ -103,16 +103,16 @@ def test_bytes_that_a_run_sends_and_gets_back(graph):
 
 def test_all_runs_at_once():
     cut = cut_graph(tied(16, 16))
-    free = StagePrices(cut, CostModel(MACHINE)).price(0, 2, (2, 2, 0), 2, 2)
+    free = StagePrices(cut, CostModel(MACHINE)).price(0, 2, Shape(2, 2), 2, 2)
     assert free is not None
     prices = StagePrices(cut, CostModel(MACHINE, memory_limit_bytes=0.5 * free.memory_bytes(2)))
     fits = 0
     for held in (1, 2, 4):
-        each, once = prices.times((2, 2, 0), 2, held)
+        each, once = prices.times(Shape(2, 2), 2, held)
         for first in range(len(cut.layers)):
             assert all(each[first, : first + 1] == float("inf"))
             for last in range(first + 1, len(cut.layers) + 1):
-                wanted = prices.price(first, last, (2, 2, 0), 2, held)
+                wanted = prices.price(first, last, Shape(2, 2), 2, held)
                 assert wanted is not None
                 if wanted.memory_bytes(held) <= prices.model.limit_bytes:
                     fits += 1
@@ -151,7 +151,7 @@ def test_equal_layers_are_priced_once():
     short = shorten(cut)
     assert len(short.graph.ops) < len(DEEP.ops)
     assert sorted(n for layers in short.stands_for.values() for n in layers) == list(range(8))
-    found = StagePrices(cut, CostModel(MACHINE)).price(0, 8, (2, 2, 0), 1, 1)
+    found = StagePrices(cut, CostModel(MACHINE)).price(0, 8, Shape(2, 2), 1, 1)
     assert found is not None
     plan = find_plan(DEEP, MACHINE, PlanOptions(micro_batches=1))
     assert found.forward_s + found.backward_s + found.once_s == pytest.approx(
@@ -160,10 +160,10 @@ def test_equal_layers_are_priced_once():
 
 
 def test_a_smaller_memory_gets_a_smaller_answer():
-    free = StagePrices(cut_graph(MLP), CostModel(MACHINE)).price(0, 4, (2, 2, 0), 1, 1)
+    free = StagePrices(cut_graph(MLP), CostModel(MACHINE)).price(0, 4, Shape(2, 2), 1, 1)
     assert free is not None
     model = CostModel(MACHINE, memory_limit_bytes=0.6 * free.memory_bytes(1))
-    tight = StagePrices(cut_graph(MLP), model).price(0, 4, (2, 2, 0), 1, 1)
+    tight = StagePrices(cut_graph(MLP), model).price(0, 4, Shape(2, 2), 1, 1)
     assert tight is not None and tight.memory_bytes(1) <= model.limit_bytes
     assert tight.forward_s + tight.backward_s + tight.once_s >= free.forward_s
 
