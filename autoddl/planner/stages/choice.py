@@ -176,24 +176,17 @@ def ranked_partitions(
         is_over=lambda: cutting.is_over,
         groups=_groups(cluster),
     )
-    few = counts
-    if cluster.num_devices <= LARGE:
-        # each is searched; with more there are fewer than an eighth of the bubbles
-        few = tuple(n for n in counts if n <= 8 * most) or counts
-    if stages is not None and deadline.seconds < math.inf:
-        searched = prices.refine_equal(stages)
-        if searched is not None and cutting.is_over:
-            few = (searched,)
+    few = _few(prices, counts, stages, most, deadline)
 
-    def ranked() -> list[Partition]:
+    def ranked(task: Task) -> list[Partition]:
         return _fitting(
             lambda: _ranked(task, prices, few, counts, gives_up), prices, deadline, gives_up
         )
 
-    found = ranked()
-    if cluster.groups and not cutting.is_over and _idle_share(found[0], prices) > _IDLE:
+    found = ranked(task)
+    if _may_mix(found[0], prices):
         task = replace(task, mixes=True)
-        found = sorted([*found, *ranked()], key=lambda own: (own.seconds, len(own.stages)))
+        found = sorted([*found, *ranked(task)], key=lambda own: (own.seconds, len(own.stages)))
     if cutting.was_ended:
         deadline.end()
     return prices, found, task
@@ -257,12 +250,30 @@ def simulated_s(found: Partition, schedule: str, delay: int | None = None) -> fl
     return max(ends[n] + own.price.once_s for n, own in enumerate(stages))
 
 
-def _idle_share(found: Partition, prices: StagePrices) -> float:
-    """Of what all devices could compute at the pace of the slowest stage, what they do not.
+def _few(
+    prices: StagePrices, counts: Sequence[int], stages: int | None, most: int, deadline: Deadline
+) -> Sequence[int]:
+    """The numbers of micro-batches that are tried first."""
+    few = counts
+    if prices.model.cluster.num_devices <= LARGE:
+        # each is searched; with more there are fewer than an eighth of the bubbles
+        few = tuple(n for n in counts if n <= 8 * most) or counts
+    if stages is not None and deadline.seconds < math.inf:
+        searched = prices.refine_equal(stages)
+        if searched is not None and prices.deadline.is_over:
+            few = (searched,)
+    return few
 
-    Hosts that are f times as fast count f times.
+
+def _may_mix(found: Partition, prices: StagePrices) -> bool:
+    """Whether stages on hosts of two groups are to be tried: too much idles, and there is time.
+
+    What idles: of what all devices could compute at the pace of the slowest stage, what they do
+    not; hosts that are f times as fast count f times.
     """
     cluster = prices.model.cluster
+    if not cluster.groups or prices.deadline.is_over:
+        return False
     speed = dict(zip(cluster.runs, speeds(cluster, prices.cut.graph), strict=True))
     each = [own.price.forward_s + own.price.backward_s for own in found.stages]
     sizes = [
@@ -270,7 +281,7 @@ def _idle_share(found: Partition, prices: StagePrices) -> float:
         for own in found.stages
     ]
     busy = sum(size * seconds for size, seconds in zip(sizes, each, strict=True))
-    return 1 - busy / (max(each) * sum(sizes))
+    return busy < (1 - _IDLE) * max(each) * sum(sizes)
 
 
 def _groups(cluster: Cluster) -> tuple[tuple[int, float], ...]:

@@ -255,7 +255,7 @@ class _Search:
         self, rows: list[Row], k: int, found: dict[int, tuple[float, list[Choice]]]
     ) -> None:
         """Note the best partition into `k` stages that takes all layers and devices."""
-        for (state, s), entry in rows[k - 1].items():
+        for (state, s), entry in sorted(rows[k - 1].items(), key=lambda item: item[0][1]):
             is_whole = state.hosts == self.task.hosts and not state.parts
             if not is_whole or not entry.value[0] < found.get(k, (np.inf,))[0]:
                 continue
