@@ -37,6 +37,7 @@ from ...sbp.mesh import SubMesh
 from .task import (
     Array,
     Cut,
+    Cuts,
     Partition,
     Shape,
     Stage,
@@ -329,6 +330,47 @@ def placed(
             moved = task.transfer(first, last, shape, cuts[n + 1][2], micro_batches)
         made.append(Stage(first, last, place, price, moved, shape))
     return Partition(tuple(made), micro_batches, iteration_s(made, micro_batches, task.overlap))
+
+
+def neighbours(own: Partition, counts: Sequence[int], task: Task) -> Iterator[Partition]:
+    """What differs in one cut, in the devices of two stages, or in its micro-batches."""
+    cuts, count = own.cuts, own.micro_batches
+    for n, ((begin, middle, one), (_, end, two)) in enumerate(itertools.pairwise(cuts)):
+        for at in (middle - 1, middle + 1):
+            if begin < at < end:
+                both = (begin, at, one), (at, end, two)
+                yield from _placed(task, [(*cuts[:n], *both, *cuts[n + 2 :])], count)
+    for n, m in itertools.combinations(range(len(cuts)), 2):
+        if cuts[n][2] != cuts[m][2]:
+            every = list(_exchanged(cuts, n, m))
+            yield from sorted(_placed(task, every, count), key=lambda found: found.seconds)[:1]
+    for other in counts:
+        if other != count:
+            yield from _placed(task, [cuts], other)
+
+
+def _exchanged(cuts: Cuts, one: int, two: int) -> Iterator[Cuts]:
+    """Two stages exchange their devices, of neighbours with any cut between them.
+
+    Others exchange their numbers of layers as well.
+    """
+    if two == one + 1:
+        (begin, _, first), (_, end, second) = cuts[one], cuts[two]
+        for at in range(begin + 1, end):
+            both = (begin, at, second), (at, end, first)
+            yield (*cuts[:one], *both, *cuts[two + 1 :])
+        return
+    order = [(last - first, shape) for first, last, shape in cuts]
+    order[one], order[two] = order[two], order[one]
+    ends = itertools.accumulate(length for length, _ in order)
+    yield tuple(
+        (end - length, end, shape) for end, (length, shape) in zip(ends, order, strict=True)
+    )
+
+
+def _placed(task: Task, every: Sequence[Cuts], micro_batches: int) -> Iterator[Partition]:
+    found = (placed(task, cuts, micro_batches) for cuts in every)
+    return (own for own in found if own is not None)
 
 
 def _runs(layers: int) -> Iterator[tuple[int, int]]:

@@ -108,7 +108,7 @@ def above_the_best(seeds: Sequence[int]) -> tuple[list[float], list[float]]:
 
 
 def test_stages_are_near_the_best_by_simulation_and_the_order_by_memory_is_not():
-    ours, by_memory = above_the_best((1, 3, 4, 6, 15, 43, 45))  # three needed a descent
+    ours, by_memory = above_the_best((1, 3, 4, 6, 15, 271, 346))  # the last two by changing places
     assert ours[-1] <= 0.01
     assert sum(own >= 0.10 for own in by_memory) >= 3
 
@@ -116,8 +116,7 @@ def test_stages_are_near_the_best_by_simulation_and_the_order_by_memory_is_not()
 @pytest.mark.full
 def test_stages_are_near_the_best_in_a_hundred_cases():
     ours, by_memory = above_the_best(range(100))
-    assert len(ours) >= 85 and sum(own > 0.01 for own in ours) <= 1
-    assert ours[-1] <= 0.07
+    assert len(ours) >= 85 and ours[-1] <= 0.01
     assert sum(own >= 0.10 for own in by_memory) >= 35
 
 
