@@ -46,8 +46,7 @@ def build_entry(model: str, batch: int | None, seed: int) -> Entry:
 
 
 def optimizer_maker(name: str, lr: float) -> OptimizerFn:
-    if name in ("adam", "adamw"):
-        kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
+    if kind := {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}.get(name):
         return lambda params: kind(params, lr=lr)
     momentum = {"momentum": MOMENTUM, "sgd": 0.0}[name]
     return lambda params: torch.optim.SGD(params, lr=lr, momentum=momentum)

@@ -46,11 +46,8 @@ def filled(shape: Sequence[int], value: Any, dtype: str, batch: int) -> Tensor |
 
 def computed(node: fx.Node, given: Mapping[str, Any], batch: int) -> Any:
     """The value of an operator of constants, on the CPU."""
-    arguments = dict(given)
-    if arguments.get("device") is not None:
-        arguments["device"] = torch.device("cpu")
-    if arguments.get("pin_memory"):
-        arguments["pin_memory"] = False
+    here = {"device": torch.device("cpu"), "pin_memory": False}
+    arguments = {k: here[k] if k in here and v else v for k, v in given.items()}
     schema: Any = node.target
     names = [argument.name for argument in schema._schema.arguments]
     named = {a.name for a in schema._schema.arguments if a.kwarg_only}
