@@ -57,8 +57,7 @@ def to_arrays(example: Any) -> list[np.ndarray]:
 
 
 def to_arguments(arrays: Sequence[np.ndarray], example: Any) -> tuple[Any, ...]:
-    structure, _ = take_tensors(example, torch.Tensor)
-    return as_arguments(put_tensors(structure, to_tensors(arrays)))
+    return as_arguments(put_tensors(take_tensors(example, torch.Tensor)[0], to_tensors(arrays)))
 
 
 def to_tensors(arrays: Sequence[np.ndarray]) -> list[Any]:

@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode  # type: ignore[import-not-found]
 from torch.utils._pytree import tree_flatten  # type: ignore[import-not-found]
 
+from ...tracing.instead import instead
 from ...tracing.modes import reading_modes
 from .exported import MODEL, Whole, plain_calls
 from .opaque import leaves
@@ -31,15 +32,14 @@ def reached(
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake = torch.clone if by_values else mode.from_tensor
-    with nullcontext() if by_values else mode, torch.random.fork_rng(enabled=by_values):
+    quiet = instead(logging.getLogger(FakeTensorMode.__module__), "disabled", True)
+    with nullcontext() if by_values else mode, torch.random.fork_rng(enabled=by_values), quiet:
         first: dict[int, str] = {}
         tensors: dict[str, Any] = {}
         for name, x in (*whole.named_parameters(), *whole.named_buffers()):
             own = fake(x.detach()).requires_grad_(x.requires_grad)
             tensors[name], first[id(own)] = own, name.removeprefix(f"{MODEL}.")
         given = tuple(fake(t) for t in example)
-        log = logging.getLogger(FakeTensorMode.__module__)
-        log.disabled = True
         try:
             loss = _results(whole, tensors, given, notes, by_values)[-1]
         except Exception:  # what has only a real kernel: as an export has it
@@ -52,8 +52,6 @@ def reached(
                 with _Reading() as reading:
                     _results(whole, tensors, given, None, by_values)
                 whole.carried.after_second(reading.read)
-        finally:
-            log.disabled = False
     return {first[id(x)] for x in leaves([loss.grad_fn]) if id(x) in first}
 
 
