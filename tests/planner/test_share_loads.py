@@ -43,7 +43,7 @@ def least_of_all(loads):
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_the_best_shares_of_given_strategies_against_all(seed):
     rng = np.random.default_rng(seed)
-    for _ in range(300 if seed else 40):
+    for _ in range(1_000 if seed else 40):
         loads = random_loads(rng)
         most, seconds = loads.best()
         shares = filled([m for m, n in zip(most, loads.runs, strict=True) for _ in range(n)],

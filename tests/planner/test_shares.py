@@ -360,6 +360,7 @@ def test_strategies_and_shares_together():
 
 
 @pytest.mark.full
+@pytest.mark.timeout(3000)  # some thousand plans
 def test_strategies_and_shares_together_in_a_hundred_cases():
     """One is 6 % slower: 9:7 of 16 rows would be best, which two hosts a run do not divide."""
     slower = sorted(above_the_best(*case) for case in tiny_cases(1, 100))

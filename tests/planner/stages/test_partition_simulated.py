@@ -114,6 +114,7 @@ def test_stages_are_near_the_best_by_simulation_and_the_order_by_memory_is_not()
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)  # all partitions are simulated
 def test_stages_are_near_the_best_in_a_hundred_cases():
     ours, by_memory = above_the_best(range(100))
     assert len(ours) >= 85 and ours[-1] <= 0.01
