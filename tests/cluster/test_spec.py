@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoddl.cluster import Cluster, Device, Link
+from autoddl.sbp.mesh import SubMesh
 
 
 def whole() -> dict:
@@ -215,3 +216,15 @@ def test_the_shipped_machines_are_the_papers_platforms():
         numbers = {f"{part}.{field}" for part in ("device", "intra") for field in group[part]}
         numbers = numbers - {"device.kind", "device.flops_per_s"} | {"device.flops_per_s.float32"}
         assert set(group["sources"]) == numbers
+
+
+def test_a_part_has_the_groups_of_its_hosts():
+    """P100 hosts come after V100 hosts; a stage of both has those where they meet."""
+    cluster = Cluster.load("hap_64")
+    v100, p100 = cluster.groups
+    both = cluster.part(SubMesh(v100.nodes - 1, 3, 0, 8))
+    assert [(group.name, group.nodes) for group in both.groups] == [(v100.name, 1), (p100.name, 2)]
+    assert both.memory_bytes == min(cluster.device_of(n).memory_bytes for n in (0, 1))
+    assert [kind.part for kind in both.with_shares((2, 1, 1)).kinds] == [1.0, 0.5]
+    assert not cluster.part(SubMesh(v100.nodes, 2, 0, 8)).groups
+    assert cluster.part(SubMesh(0, cluster.nodes, 0, 8)) == cluster

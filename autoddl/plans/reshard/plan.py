@@ -77,7 +77,7 @@ class ReshardPlan:
 
         def end(old: End) -> End:
             place = dataclasses.replace(old.place, first_node=old.place.first_node + hosts)
-            return End(place, old.nd)
+            return dataclasses.replace(old, place=place)
 
         def scheduled(item: Scheduled) -> Scheduled:
             old, (sender,) = item.delivery, on([item.delivery.sender])

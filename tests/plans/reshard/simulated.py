@@ -60,10 +60,9 @@ def carry_out(plan: ReshardPlan, whole: NDArray) -> Delivered:
 def _assemble(
     plan: ReshardPlan, whole: NDArray, held: dict[tuple[int, Device], tuple[NDArray, NDArray]]
 ) -> tuple[NDArray, ...]:
-    place = plan.target.place
-    shards = []
-    for rank, device in enumerate(place.devices):
-        slices = local_slices(plan.spec.shape, plan.target.nd, place.mesh, rank)
+    target, shards = plan.target, []
+    for rank, device in enumerate(target.place.devices):
+        slices = local_slices(plan.spec.shape, target.nd, target.mesh, rank)
         shard = np.zeros([s.stop - s.start for s in slices], whole.dtype)
         filled = np.zeros(shard.shape, dtype=bool)
         for item in plan.scheduled:
@@ -81,17 +80,15 @@ def _assemble(
 
 
 def _shards(end: End, whole: NDArray) -> list[NDArray]:
-    mesh = end.place.mesh
+    mesh = end.mesh
     return [whole[local_slices(whole.shape, end.nd, mesh, rank)] for rank in range(mesh.size)]
 
 
 def _cut(plan: ReshardPlan, shard: NDArray, device: Device, box: Box) -> NDArray:
     """The box cut out of the device's own shard."""
-    place = plan.source.place
-    rank = place.devices.index(device)
-    return shard[
-        _within(box, local_slices(plan.spec.shape, plan.source.nd, place.mesh, rank))
-    ].copy()
+    source = plan.source
+    rank = source.place.devices.index(device)
+    return shard[_within(box, local_slices(plan.spec.shape, source.nd, source.mesh, rank))].copy()
 
 
 def _within(box: Box, slices: tuple[slice, ...]) -> tuple[slice, ...]:

@@ -14,7 +14,7 @@ from autoddl.plans.reshard.order import ORDERS, Job, Option, dfs, lower_bound, m
 from autoddl.plans.reshard.plan import plan_reshard
 from autoddl.plans.reshard.strategies import STRATEGIES, End, unit_tasks
 from autoddl.sbp.layout import TensorSpec, local_slices
-from autoddl.sbp.mesh import SubMesh
+from autoddl.sbp.mesh import Mesh, SubMesh
 from autoddl.sbp.placement import B, NdSbp, P, S
 from tests.plans.reshard.simulated import carry_out
 
@@ -30,9 +30,12 @@ def end(place: SubMesh, text: str) -> End:
     return End(place, NdSbp.parse(text))
 
 
+SHARES = {2: [(), (3, 1), (1, 3)], 3: [(), (2, 1, 1), (1, 0, 3)]}  # of so many hosts
+
+
 @st.composite
 def reshardings(draw):
-    """Random shapes (also fewer rows than devices), layouts and meshes of whole or part hosts."""
+    """Random shapes (also fewer rows than devices), layouts, shares, whole or part hosts."""
     shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
     labels = st.sampled_from([B, *(S(d) for d in range(len(shape)))])
     if draw(st.booleans()):
@@ -42,7 +45,14 @@ def reshardings(draw):
     else:
         half = draw(st.sampled_from([1, 2]))
         places = SubMesh(0, 1, 0, half), SubMesh(0, 1, half, half)
-    ends = [End(p, NdSbp(tuple(draw(labels) for _ in range(p.mesh.num_axes)))) for p in places]
+    shares = [draw(st.sampled_from(SHARES.get(p.nodes, [()]))) for p in places]
+    if any(shares):
+        shape = tuple(4 * size for size in shape)
+    meshes = [Mesh(*p.shape, own) for p, own in zip(places, shares, strict=True)]
+    ends = [
+        End(p, NdSbp(tuple(draw(labels) for _ in range(m.num_axes))), m.shares)
+        for p, m in zip(places, meshes, strict=True)
+    ]
     dtype = draw(st.sampled_from(["float32", "float16", "int64"]))
     return TensorSpec(shape, dtype), *ends
 
@@ -55,7 +65,7 @@ def test_delivers_the_layout_and_carries_what_it_prices(drawn, strategy, order):
     whole = np.arange(spec.numel).astype(spec.dtype).reshape(spec.shape)
     delivered = carry_out(plan, whole)
     for rank, shard in enumerate(delivered.shards):
-        wanted = whole[local_slices(spec.shape, target.nd, target.place.mesh, rank)]
+        wanted = whole[local_slices(spec.shape, target.nd, target.mesh, rank)]
         np.testing.assert_array_equal(shard, wanted)
     into, out = plan.nic_bytes
     assert (+delivered.into, +delivered.out) == (+into, +out)
@@ -71,7 +81,9 @@ def test_delivers_the_layout_and_carries_what_it_prices(drawn, strategy, order):
 @settings(max_examples=30)
 def test_moved_to_other_hosts_it_is_planned_as_there(drawn, hosts):
     spec, *ends = drawn
-    there = [End(replace(e.place, first_node=e.place.first_node + hosts), e.nd) for e in ends]
+    there = [
+        replace(e, place=replace(e.place, first_node=e.place.first_node + hosts)) for e in ends
+    ]
     on = cluster(nodes=10)
     here, anew = (plan_reshard(spec, a, b, on, budget=300) for a, b in (ends, there))
     moved = here.moved(hosts)
@@ -99,7 +111,7 @@ def test_unit_tasks_are_every_wanted_element_once(drawn):
                 if device in getattr(task, what):
                     count[tuple(slice(*d) for d in task.box)] += 1
             shard = np.zeros(spec.shape, dtype=int)
-            shard[local_slices(spec.shape, end_.nd, end_.place.mesh, rank)] = 1
+            shard[local_slices(spec.shape, end_.nd, end_.mesh, rank)] = 1
             np.testing.assert_array_equal(count, shard)
 
 
@@ -180,7 +192,7 @@ def test_many_tasks_are_bundled_and_still_deliver():
     assert len(plan.scheduled) == 144
     whole = np.arange(spec.numel, dtype=np.float32).reshape(spec.shape)
     for rank, shard in enumerate(carry_out(plan, whole).shards):
-        slices = local_slices(spec.shape, ends[1].nd, ends[1].place.mesh, rank)
+        slices = local_slices(spec.shape, ends[1].nd, ends[1].mesh, rank)
         np.testing.assert_array_equal(shard, whole[slices])
     _check_times(plan)
 

@@ -77,5 +77,5 @@ def test_small_ones_deliver(case):
     whole = np.arange(spec.numel, dtype=np.float32).reshape(spec.shape)
     delivered = carry_out(plan_reshard(spec, source, target, machine), whole)
     for rank, shard in enumerate(delivered.shards):
-        slices = local_slices(spec.shape, target.nd, target.place.mesh, rank)
+        slices = local_slices(spec.shape, target.nd, target.mesh, rank)
         np.testing.assert_array_equal(shard, whole[slices])

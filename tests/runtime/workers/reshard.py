@@ -64,9 +64,7 @@ def main():
 
         def part(end, device=device, whole=whole):
             index = end.place.devices.index(device)
-            return np.ascontiguousarray(
-                whole[local_slices(whole.shape, end.nd, end.place.mesh, index)]
-            )
+            return np.ascontiguousarray(whole[local_slices(whole.shape, end.nd, end.mesh, index)])
 
         if device in plan.source.place.devices:
             run.send(flow.tensor(part(plan.source)))
