@@ -311,7 +311,9 @@ class Batches:
             first = 0 if blocks else 1
             if not blocks and is_short:  # begin in the middle of what is left
                 first = min((len(self.counts) - low) // 2, len(counts) - 1)
-            found = self.estimator.around_best(counts, first, blocks, min(least, beat_s))
+            enough = min(least, beat_s)
+            knows_none = enough == self.below_s < math.inf
+            found = self.estimator.around_best(counts, first, blocks, enough, knows_none)
             least = min([least, *(estimate.seconds for estimate in found)])
             estimates += found
         ordered = sorted(estimates, key=lambda estimate: estimate.seconds)

@@ -423,6 +423,23 @@ def test_stages_lie_on_hosts_of_one_kind_in_the_order_that_is_fastest(widths):
 
 
 @pytest.mark.full
+def test_even_shares_that_are_best_in_little_memory_are_found():
+    """Estimates that end at what other shares take had hidden one micro-batch from the search."""
+    where = unlike(1, 1, factor=1.3, link=2.248)
+    small, large = (
+        dataclasses.replace(device, memory_bytes=memory_bytes)
+        for device, memory_bytes in zip(
+            map(where.device_of, (0, 1)), (15969531, 31939063), strict=True
+        )
+    )
+    groups = where.groups[0], dataclasses.replace(where.groups[1], device=large)
+    where = dataclasses.replace(where, device=small, groups=groups)
+    options = PlanOptions(baselines=False, overlap=False)
+    graph = mlp(512, (2048, 256, 1024))
+    even = find_plan(graph, where, dataclasses.replace(options, shares="even"))
+    assert seconds(find_plan(graph, where, options)) <= seconds(even)
+
+
 def test_a_stage_may_hold_what_its_own_kind_has():
     small = with_memory(110e6, 4)
     with pytest.raises(ValueError, match="no plan fits|no partition"):
