@@ -48,8 +48,8 @@ _SIMULATED = 8
 # Stages times micro-batches that are simulated, 0.2 ms each. 300 and 3,000 gave the same plans of
 # VGG13 in two stages, GPT-0.35B in two and four, and small GPTs; 3,000 the same cases.
 _NEARBY = 1_000
-# Of the devices: where less of them idles, no stage on hosts of two kinds is looked for, whose
-# pieces are never as even as that.
+# Of the devices: where less of them idles, no stage on hosts of two kinds is looked for. Of six
+# MLPs on 3 to 6 hosts five gain by such stages, by up to 47 %; with 0 as much, with 0.2 one.
 _IDLE = 0.05
 _WORTH = 0.003  # of the time: for less than that a partition near the best is not planned, too
 _ROUNDING = 1e-9  # relative: seconds that differ by less are equal
