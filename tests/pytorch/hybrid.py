@@ -2,7 +2,7 @@
 
 Whale's hybrid (Jia et al., ATC 2022): features in copies, the classifier in parts. The ResNet-50 is
 transformers' own, on small images. In double precision: after three steps one process in float32
-is some per cent from one in float64, as gradients through so many norms of few rows are that uncertain.
+is some per cent from one in float64, as gradients through so many norms of few rows are uncertain.
 Argument: where the plan goes to.
 """
 
