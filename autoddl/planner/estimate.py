@@ -27,7 +27,7 @@ from .coarse_to_fine import ClassBounds, class_bounds
 from .options import MOST_IN_FLIGHT
 from .tables.group_table import NoStrategy, Space
 from .tables.groups import MicroBatches
-from .tables.memory import LeastBytes
+from .tables.memory import LeastBytes, least_at_turn
 from .tables.pair_prices import PairPrices
 from .tables.tables import Few, TableBuilder
 
@@ -83,6 +83,7 @@ class Estimator:
         # known, not known from here to there
         self._in_more: dict[tuple[int, int, int, Blocks], ClassBounds] = {}
         self._least: dict[Blocks, LeastBytes] = {}
+        self._at_turn: dict[tuple[int, Blocks], float] = {}
         self._price = 0.0  # of memory, the last one
 
     def estimate(self, parts: int, blocks: Blocks, enough: float = math.inf) -> Estimate:
@@ -113,7 +114,13 @@ class Estimator:
         if blocks not in self._least:
             again = self.micro.again(1, blocks)
             self._least[blocks] = LeastBytes.of(self.micro.whole, self.model, again)
-        return self._least[blocks].within(parts)
+        least = self._least[blocks].within(parts)
+        if not least <= self.model.limit_bytes < least + self._least[blocks].masters:
+            return least
+        if (parts, blocks) not in self._at_turn:
+            again = self.micro.again(parts, blocks)
+            self._at_turn[parts, blocks] = least_at_turn(again, self.model, parts)
+        return max(least, self._at_turn[parts, blocks])
 
     def builder(self, parts: int, blocks: Blocks) -> TableBuilder:
         """A builder of the tables for `parts` micro-batches with `blocks` run again."""

@@ -106,6 +106,26 @@ def test_where_nothing_fits_is_searched_once(monkeypatch):
     assert len(set(searched)) == len(searched) > 1
 
 
+def test_numbers_of_micro_batches_with_no_room_for_master_gradients_are_not_searched(monkeypatch):
+    """In 16 bits: what the tables add up fits all of them."""
+    searched: list[int] = []
+    search = FittedSearch.plan
+
+    def counting(self: FittedSearch, parts: int, *others) -> Candidate | None:
+        searched.append(parts)
+        return search(self, parts, *others)
+
+    monkeypatch.setattr(FittedSearch, "plan", counting)
+    numbers = 2 * 512 * 512 / 2  # of the parameters, on each device
+    options = PlanOptions(
+        optimizer="sgd", precision="float16", checkpointing="none", overlap=False,
+        memory_limit_bytes=9.5 * numbers, baselines=False,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="no plan fits"):
+        find_plan(mlp(16, (512,) * 3), cluster("gcp_a100", 1, 2), options)
+    assert searched == [16]
+
+
 @pytest.mark.parametrize("share", [1.0, 0.6])
 def test_without_bounds_every_number_of_micro_batches_is_searched(monkeypatch, share):
     """Tensors of very many dims have none: the plans are the same."""

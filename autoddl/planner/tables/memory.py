@@ -12,6 +12,9 @@ or to the group of both. It is added to the tables' bytes where it counts.
 parameters with their state, and what is kept for the backward pass, shared by all devices. A tensor
 with e dims that grow with the batch has in M micro-batches, one at a time, the M**e-th part of its
 bytes, so that one look at the graph tells of all M.
+
+That is a bound of what the tables add up. In 16 bits autoddl's executor holds more, a gradient of
+each master copy, but none of the outputs that nothing reads again: `least_at_turn` bounds that.
 """
 
 from __future__ import annotations
@@ -23,11 +26,15 @@ from functools import cached_property
 
 import numpy as np
 
+from ...cost.liveness import STATE_BYTES, StepTape
 from ...cost.memory import beside_shares, last_counts, last_product, lasting_shares, reader_of
 from ...cost.model import CostModel
 from ...cost.operators import is_saved, saved_bytes
 from ...cost.recompute import Recomputation
+from ...cost.step_tensors import PlannedStep
 from ...graph.graph import Graph, Op
+from ...graph.placed import PlannedOp
+from ...sbp.placement import NdSbp
 from ...search.problem import Table
 from .group_table import GroupTables, grad_in, grad_out
 from .groups import Group, Grouping, rule_of
@@ -124,9 +131,13 @@ class LastMemory:
 
 @dataclass(frozen=True)
 class LeastBytes:
-    """growing: exponent of the batch -> bytes of what grows so."""
+    """growing: exponent of the batch -> bytes of what grows so.
+
+    masters: of one float32 copy of the parameters that are shorter and trained
+    """
 
     growing: Mapping[int, float]
+    masters: float
 
     @staticmethod
     def of(graph: Graph, model: CostModel, again: Recomputation) -> LeastBytes:
@@ -140,7 +151,16 @@ class LeastBytes:
             for exponent, size in sizes[alike] if copies else ():
                 known = growing.get(exponent, 0.0)
                 growing[exponent] = known + copies * size / model.memory_devices
-        return LeastBytes(growing)
+        trained = (
+            graph.tensors[name].spec
+            for op in graph.params
+            for name in op.outputs
+            if name in graph.needs_grad
+        )
+        masters = sum(
+            STATE_BYTES / t.item_bytes * t.bytes for t in trained if t.item_bytes < STATE_BYTES
+        )
+        return LeastBytes(growing, masters / model.memory_devices)
 
     def within(self, micro_batches: int) -> float:
         """The bytes with the graph's batch cut into so many micro-batches."""
@@ -162,3 +182,39 @@ def _copies(graph: Graph, model: CostModel, again: Recomputation, op: Op) -> flo
 def least_bytes(graph: Graph, model: CostModel, again: Recomputation | None = None) -> float:
     """`LeastBytes` of a graph at its own batch."""
     return LeastBytes.of(graph, model, again or Recomputation(graph)).within(1)
+
+
+def least_at_turn(again: Recomputation, model: CostModel, micro_batches: int) -> float:
+    """Bytes that autoddl's executor holds at least as the backward pass of a micro-batch begins.
+
+    That is what is there all the time, and of what the forward pass has made that which is read
+    again, all shared by all devices. What is read may be another place's copy of a view: of a
+    tensor and its views, and copies of these, the largest that is read counts, once, by the bytes
+    of the least that it was on its way.
+    """
+    graph, mesh = again.graph, model.cluster.mesh
+    sizes = model.cluster.device.kind, micro_batches, model.optimizer
+    ops = {op.name: _undivided(graph, op, mesh.num_axes) for op in graph.ops}
+    step = PlannedStep(graph, mesh, *sizes, ops, {}, again, ema=model.ema)
+    tape = StepTape(step, operators=model.memory_rules.operators).build()
+    way: dict[str, tuple[str, int]] = {}  # tensor -> the first one that it is a view of, bytes
+    for op in graph.ops:
+        before = way.get(op.inputs[0]) if op.inputs and rule_of(op).is_view else None
+        for name in op.outputs if op.kind not in ("param", "buffer", "input") else ():
+            size = graph.tensors[name].spec.bytes
+            way[name] = (before[0], min(before[1], size)) if before else (name, size)
+    read: dict[str, int] = {}
+    for name in (name for action in tape.actions[tape.turn :] for name in action.reads):
+        if name in way:
+            first, size = way[name]
+            read[first] = max(read.get(first, 0), size)
+    return (sum(tape.always.values()) + sum(read.values())) / model.memory_devices
+
+
+def _undivided(graph: Graph, op: Op, num_axes: int) -> PlannedOp:
+    """Every device has all of each tensor."""
+    whole = NdSbp.broadcast(num_axes)
+    grad_outs = tuple(whole if name in graph.needs_grad else None for name in op.outputs)
+    numbers = range(len(op.inputs))
+    grad_ins = tuple(whole if (op.name, n) in graph.gives_grad else None for n in numbers)
+    return PlannedOp((whole,) * len(op.inputs), (whole,) * len(op.outputs), grad_outs, grad_ins)
