@@ -105,7 +105,7 @@ def find_demands(graph: Graph, hints: Sequence[HintAt]) -> Demands:
     found: dict[str, list[Demand]] = {}
     named: set[str] = set()
     for at in hints:
-        if at.where == DEFAULT or at.hint.kind == "stage":
+        if at.where == DEFAULT or at.hint.kind in ("stage", "least"):
             continue
         params = {op.attrs["name"] for op in graph.params if at.matches(op.attrs["name"])}
         inside = [op for op in graph.ops if is_inside(at, op.module)]
@@ -144,6 +144,19 @@ def stage_starts(graph: Graph, hints: Sequence[HintAt]) -> frozenset[str] | None
         check_matched(at, own, (op.module for op in body))
         found |= own
     return frozenset(found.values()) if stages else None
+
+
+def host_with_share(hints: Sequence[HintAt], mesh: Mesh) -> HintAt | None:
+    """The first hint to leave a host as little as possible, to which the mesh gives a share.
+
+    ValueError if there is no such host.
+    """
+    for at in hints:
+        if at.host is not None and at.host >= mesh.nodes:
+            raise ValueError(f"the hint {at} names no host: they are 0 to {mesh.nodes - 1}")
+        if at.host is not None and mesh.share_of(at.host * mesh.gpus_per_node):
+            return at
+    return None
 
 
 _WANTED = {

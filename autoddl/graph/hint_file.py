@@ -36,6 +36,7 @@ class _HintFile:
     """hints: path of a module (`*`: any one part of it) or a parameter -> a hint, or several.
 
     Hints are `replicate(4)`, `split(2)`, `split(2, dim=0)`, `stage()` and placements like (B, S0).
+    `host 3` (hosts count from 0): `least` leaves that host as little as possible.
     """
 
     VERSION: ClassVar[int] = 1

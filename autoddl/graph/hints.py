@@ -7,6 +7,7 @@ placed (Whale's annotations, Jia et al., ATC 2022, section 3.1.2, as constraints
     split(n, dim)   the weights of products, convolutions and lookups in n parts
     stage()         with stages, the model may be cut before it, and nowhere else
     (B, S0)         the placement of one parameter or of a module's outputs
+    least           for a host, as little as possible: it has no share of what is split
 
 In the model's own code they stand around the calls of submodules, in `forward`:
 
@@ -19,7 +20,8 @@ that is built by a library cannot be annotated: so calls count, and not where mo
 
 A `HintAt` is a hint for what a path names: a module with all that is in it, or a parameter. `*` in
 a path is any one part of it (`blocks.*.mlp`), `.` the whole model, `default` all that no other hint
-names. All hints hold: two that cannot hold together are refused, as is one that names nothing.
+names, `host 3` the fourth host. All hints hold: two that cannot hold together are refused, as is
+one that names nothing.
 This module needs nothing but the standard library.
 """
 
@@ -47,6 +49,7 @@ WAY_OUT = (
 WHOLE, DEFAULT = ".", "default"
 _COUNTED = re.compile(r"(replicate|split)(?:\(\s*(\d+)?\s*(?:(?:,\s*)?dim\s*=\s*(\d+))?\s*\))?")
 _PLACEMENT = re.compile(r"B|P|S\d+")
+_HOST = re.compile(r"host (0|[1-9]\d{0,8})")
 
 
 def batchwise(module: M) -> M:
@@ -98,7 +101,7 @@ class Hint:
     Raises ValueError for what is no hint.
     """
 
-    kind: Literal["replicate", "split", "stage", "place"]
+    kind: Literal["replicate", "split", "stage", "place", "least"]
     devices: int | None = None
     dim: int | None = None
     placement: tuple[str, ...] = ()
@@ -129,6 +132,8 @@ class Hint:
     def __str__(self) -> str:
         if self.kind == "place":
             return f"({', '.join(self.placement)})"
+        if self.kind == "least":
+            return self.kind
         dim = None if self.dim is None else f"dim={self.dim}"
         devices = None if self.devices is None else str(self.devices)
         return f"{self.kind}({', '.join(filter(None, (devices, dim)))})"
@@ -139,6 +144,8 @@ class Hint:
         own = text.strip()
         if own in ("stage", "stage()"):
             return Hint("stage")
+        if own == "least":
+            return Hint("least")
         if own.startswith("(") and own.endswith(")"):
             parts = tuple(part.strip() for part in own[1:-1].split(","))
             if all(map(_PLACEMENT.fullmatch, parts)):
@@ -146,8 +153,9 @@ class Hint:
         found = _COUNTED.fullmatch(own)
         if found is None or (found[1] == "replicate" and found[3]):
             raise ValueError(
-                f"{text!r} is no hint; use replicate(4), split(2), split(2, dim=0), stage() or the "
-                "placement of a parameter or of a module's outputs, such as (B, S0)"
+                f"{text!r} is no hint; use replicate(4), split(2), split(2, dim=0), stage(), the "
+                "placement of a parameter or of a module's outputs, such as (B, S0), or least for "
+                "a host"
             )
         devices, dim = (int(n) if n else None for n in found.groups()[1:])
         if found[1] == "replicate":
@@ -157,11 +165,24 @@ class Hint:
 
 @dataclass(frozen=True)
 class HintAt:
-    """A hint and the path that it is for; source: where it was given."""
+    """A hint and the path, or the host, that it is for; source: where it was given.
+
+    Raises ValueError for `least` of what is no host, and for any other hint of a host.
+    """
 
     where: str
     hint: Hint
     source: str = "hints"
+
+    def __post_init__(self) -> None:
+        if (self.hint.kind == "least") != (self.host is not None):
+            raise ValueError(f"the hint {self}: 'least', and only that, is for a host, as 'host 3'")
+
+    @property
+    def host(self) -> int | None:
+        """The number of the host that it is for, from 0 on; None of paths."""
+        found = _HOST.fullmatch(self.where)
+        return int(found[1]) if found else None
 
     def __str__(self) -> str:
         return f"{self.hint} for {self.where!r} ({self.source})"

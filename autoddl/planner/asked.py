@@ -1,15 +1,19 @@
 """What the options ask of a model: its graph as it is planned, its prices, its micro-batches."""
 
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
-from ..cluster.spec import Cluster
+from ..cluster.spec import Cluster, HostGroup
 from ..cost.model import CostModel
 from ..graph.batch_norm import with_batch_norm
 from ..graph.cut import CutGraph
+from ..graph.demands import host_with_share
 from ..graph.graph import Graph
 from ..graph.hints import as_hints
 from ..graph.precision import check_precision, in_precision
 from ..graph.rows import find_rows, in_several
+from ..sbp.mesh import Mesh
 from .options import PlanOptions
 
 _MOST_TOLD = 1000  # numbers up to which possible ones are listed
@@ -55,6 +59,71 @@ def check_no_stages(options: PlanOptions) -> None:
     for at in as_hints(options.hints):
         if at.hint.kind == "stage":
             raise ValueError(f"the hint {at} needs stages: plan with stages='auto', or a number")
+
+
+@dataclass(frozen=True)
+class Working:
+    """Hosts with a share of what is split: all but those that hints leave as little as possible.
+
+    cluster: of these hosts; where they are not all, with a group for each run of them
+    has:     of each run of all hosts, whether they have a share; () if all have
+    """
+
+    cluster: Cluster
+    has: tuple[bool, ...] = ()
+
+    def shares(self, own: tuple[int, ...]) -> tuple[int, ...]:
+        """Of all runs, where those of these hosts are `own`, () for equal ones."""
+        rest = iter(own or (1,) * sum(self.has))
+        return tuple(next(rest) if has else 0 for has in self.has) if self.has else own
+
+
+def working(cluster: Cluster, options: PlanOptions) -> Working | None:
+    """None without hints for hosts, and where shares that obey them are given.
+
+    Raises ValueError for hints for hosts that cannot hold.
+    """
+    hints = [at for at in as_hints(options.hints) if at.host is not None]
+    if hints and options.stages not in (None, 1):
+        raise ValueError(
+            f"the hint {hints[0]} is for one mesh: each host of a pipeline computes its stage; "
+            "leave out the hint or the stages"
+        )
+    given = options.given_shares or cluster.shares
+    at = host_with_share(hints, Mesh(cluster.nodes, cluster.gpus_per_node, given))
+    if at is None:
+        return None
+    if given or options.shares:
+        told = ":".join(map(str, given)) or "even"
+        raise ValueError(f"the hint {at} and the shares {told} contradict each other")
+    idle = {own.host for own in hints if own.host is not None}
+    if cluster.nodes - len(idle) < 2:
+        raise ValueError(
+            f"the hints {' and '.join(map(str, hints))} leave {cluster.nodes - len(idle)} of "
+            f"{cluster.nodes} hosts to share the work, which takes two; use a cluster without them"
+        )
+    return _without(cluster, idle)
+
+
+def _without(cluster: Cluster, idle: Collection[int]) -> Working:
+    """In runs of as many hosts as can be, within which splits stay free."""
+
+    def fits(each: int) -> bool:
+        runs, rest = divmod(cluster.nodes, each)
+        counts = Counter(host // each for host in idle)
+        apart = not rest and set(counts.values()) == {each} and runs - len(counts) > 1
+        return apart and not (cluster.groups and runs % len(cluster.runs))
+
+    each = max(filter(fits, range(1, cluster.nodes // 2 + 1)))
+    first = range(0, cluster.nodes, each)  # hosts of the runs
+    groups = tuple(
+        HostGroup(f"host {host}", each, cluster.device_of(cluster.group_of(host)))
+        for host in first
+        if host not in idle
+    )
+    nodes = each * len(groups)
+    left = replace(cluster.with_shares(()), nodes=nodes, groups=groups, lines=(), sources={})
+    return Working(left, tuple(host not in idle for host in first))
 
 
 def micro_graph(graph: Graph, parts: int) -> Graph:

@@ -106,8 +106,9 @@ class PlanOptions:
     shares:             by which tensors are divided among runs of equally many hosts, such as
                         "3:1", or "even"; None chooses where the machine file has hosts of several
                         kinds, and is even elsewhere
-    hints:              how parts of the model are to be placed, such as {"head": "split(4)"}; see
-                        `graph.hints`. Beside those in the model's own code
+    hints:              how parts of the model are to be placed, such as {"head": "split(4)"}, or
+                        hosts to spare, {"host 3": "least"}; see `graph.hints`. Beside those in the
+                        model's own code
     stages:             None for one mesh, a number of pipeline stages, or "auto" for as many as pay
     schedule:           of the stages
     delay:              weight gradients are computed so many backward passes late; None: with the

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..cluster.spec import Cluster
@@ -24,7 +25,15 @@ from ..plans.format import before, format_seconds, more
 from ..plans.plan import Plan
 from ..plans.stage import PlannedBaseline
 from ..search.budget import FIRST_PART, Deadline, Ended
-from .asked import check_no_stages, cost_model, micro_batch_counts, prepared, with_hints_of
+from .asked import (
+    Working,
+    check_no_stages,
+    cost_model,
+    micro_batch_counts,
+    prepared,
+    with_hints_of,
+    working,
+)
 from .baselines.pricing import Schemes
 from .mesh import MeshPlan, plan_hinted, plan_mesh, with_schemes
 from .options import DEFAULTS, INTERLEAVED, PlanOptions, paused_collector
@@ -36,7 +45,9 @@ from .shares import (
     better_shares,
     by_experts,
     divided_rows,
+    speeds,
     starts,
+    whole_shares,
 )
 from .stages.in_stages import plan_in_stages
 from .tables.group_table import Space
@@ -75,9 +86,12 @@ def find_plan(
         )
     model = cost_model(graph, cluster, options)
     graph, options = prepared(graph, options), with_hints_of(graph, options)
+    work = working(cluster, options)
     if options.stages in (None, 1):
         check_no_stages(options)
-        return _on_hosts(graph, model, options, space)
+        if work is None:
+            return _on_hosts(graph, model, options, space)
+        return _hinted(options, lambda own: _on_hosts(graph, model, own, space, work))
     if cluster.groups and options.schedule == INTERLEAVED:
         raise ValueError(
             f"{cluster.name} has hosts of {len(cluster.groups)} kinds; an interleaved pipeline has "
@@ -86,13 +100,18 @@ def find_plan(
     assert space is None, "stages are searched among all strategies"
     if not options.hints:
         return _staged(graph, model, options)
+    return _hinted(options, lambda own: _staged(graph, model, own))
+
+
+def _hinted(options: PlanOptions, planned: Callable[[PlanOptions], Plan]) -> Plan:
+    """The plan with the hints, which says what a step without them takes."""
     deadline = Deadline.after(options.budget_seconds)
     asked = replace(options, hints=(), budget_seconds=deadline.budget_s(FIRST_PART))
     with before("the plan with the hints"):
-        free = _staged(graph, model, asked)
+        free = planned(asked)
     if free.was_interrupted:
         deadline.end()
-    plan = _staged(graph, model, replace(options, budget_seconds=deadline.budget_s(1.0)))
+    plan = planned(replace(options, budget_seconds=deadline.budget_s(1.0)))
     plan = _interrupted(plan) if deadline.was_ended else plan
     seconds = min(figures(free).iteration_s, figures(plan).iteration_s)
     return replace(plan, hints=as_hints(options.hints), unhinted_s=seconds)
@@ -134,18 +153,35 @@ def _interrupted(plan: Plan) -> Plan:
     return replace(plan, stages=tuple(stage.as_interrupted() for stage in plan.stages))
 
 
-def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space | None) -> Plan:
+def _on_hosts(
+    graph: Graph, model: CostModel, options: PlanOptions, space: Space | None,
+    work: Working | None = None,
+) -> Plan:  # fmt: skip
     """The plan on one mesh at the shares that are asked for, or that are best.
 
-    The known schemes are priced at these shares alone (at each with hints, which some may break),
-    and the best of them at even ones.
+    work: the hosts that hints leave a share, if these are not all and no shares are given
     """
     cluster, given = model.cluster, options.given_shares
     micro = MicroBatches.of(graph, options.in_flight or 1)
     if given and graph.batch % sum(given):
         _tell_of_rows(graph.batch, given)
+    if options.hints and work:
+        of_modules = tuple(at for at in as_hints(options.hints) if at.host is None)
+        return _at_best_shares(graph, micro, work, model, replace(options, hints=of_modules), space)
     if given is not None or cluster.shares or not cluster.groups:
         return _on_one_mesh(micro, _by(model, given or cluster.shares), options, space)[0]
+    return _at_best_shares(graph, micro, Working(cluster), model, options, space)
+
+
+def _at_best_shares(
+    graph: Graph, micro: MicroBatches, work: Working, model: CostModel, options: PlanOptions,
+    space: Space | None,
+) -> Plan:  # fmt: skip
+    """The plan on one mesh at the shares of hosts that are best.
+
+    The known schemes are priced at these shares alone (at each with hints, which some may break),
+    and the best of them at even ones.
+    """
     failed: list[ValueError] = []
     made: dict[Shares, MeshPlan] = {}
     deadline = Deadline.after(options.budget_seconds)
@@ -158,7 +194,7 @@ def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space
         try:
             after = more(tries, "try of other shares", "tries of other shares", most=True)
             with before(after, "known schemes" if options.baselines else ""):
-                at_shares = _by(model, shares)
+                at_shares = _by(model, work.shares(shares))
                 plan, made[shares] = _on_one_mesh(micro, at_shares, own, space, below_s, True)
         except ValueError as error:
             failed.append(error)
@@ -172,38 +208,50 @@ def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space
             deadline.end()
         return plan
 
-    rows = divided_rows(cluster, graph.batch)
+    rows = divided_rows(work.cluster, graph.batch)
     best, plans = best_shares(  # after Ctrl-C of the plans so far
         at,
         lambda plan: figures(plan).iteration_s,
         lambda plan: better_shares(plan, rows),
-        starts(cluster, graph),
+        starts(work.cluster, graph),
         rows,
-        by_experts(cluster, graph),
+        _also(work, graph, rows),
     )
     if best is None:
         raise failed[0]
     plan, even = plans[best], plans.get(())
     schemes = made[best].schemes
     if schemes is not None and not deadline.is_over:
-        plan = _beside_schemes(plan, schemes, model, options)
+        plan = _beside_schemes(plan, schemes, _by(model, work.shares(())), options)
     elif even is not None and even is not plan:
         plan = _beside_even(plan, even.closest_baseline)
     plan = _interrupted(plan) if deadline.was_ended else plan
-    _tell_of_groups_alone(micro, model, replace(options, baselines=False), plan)
+    if not work.has:
+        _tell_of_groups_alone(micro, model, replace(options, baselines=False), plan)
     return plan
 
 
-def _beside_schemes(plan: Plan, schemes: Schemes, model: CostModel, options: PlanOptions) -> Plan:
+def _also(work: Working, graph: Graph, rows: int) -> tuple[Shares, ...]:
+    """Shares by which experts are divided whole; if hosts are left out, also by powers of two.
+
+    Of these widths are multiples, rather than of the hosts that are left.
+    """
+    whole = by_experts(work.cluster, graph)
+    if not work.has:
+        return whole
+    own = whole_shares(speeds(work.cluster, graph), rows & -rows, each=4)
+    return (*whole, own) if len(set(own)) > 1 else whole
+
+
+def _beside_schemes(plan: Plan, schemes: Schemes, even: CostModel, options: PlanOptions) -> Plan:
     """The best plan at some shares beside the known schemes there, and the best at even ones.
 
     If one of these is faster, that is the plan.
     """
     found = with_schemes(plan.stage, schemes, options)
     plan = replace(plan, stages=(found.stage,), baselines=tuple(r.record for r in found.rivals))
-    if plan.was_interrupted or not plan.stage.shares:
+    if plan.was_interrupted or plan.stage.shares == even.cluster.shares:
         return plan
-    even = _by(model, ())
     try:
         nearest = schemes.on(even).nearest()
     except KeyboardInterrupt:

@@ -122,6 +122,8 @@ def _splits(runs: Sequence[int], units: int) -> NDArray[np.int64]:
 
     Runs of a kind need not have equally many, so all together may have room for more.
     """
+    if len(runs) == 1:
+        return np.array([[max(-(-units // runs[0]), 1)]])
     first = [np.arange(1, max(units, 1) + 1)] * (len(runs) - 1)
     ways = np.stack(np.meshgrid(*first, indexing="ij"), axis=-1).reshape(-1, len(first))
     last = np.maximum(-(-(units - ways @ np.array(runs[:-1])) // runs[-1]), 1)
@@ -160,7 +162,7 @@ class _Alike:
 class Strategies:
     """The strategies of a plan of one mesh with shares, priced at any shares.
 
-    groups: for each run of hosts, the group that it belongs to
+    groups: for each run of hosts that has a share, the group that it belongs to
     """
 
     alike: tuple[_Alike, ...]
@@ -173,12 +175,14 @@ class Strategies:
     def of(plan: Plan) -> Strategies:
         stage, mesh, graph = plan.stage, plan.stage.mesh, plan.stage.graph
         assert mesh.shares, "only uneven shares have an axis of their own"
-        even_s = figures(at_shares(plan, (1,) * len(mesh.shares))).cost.exposed_s
+        work = [n for n, share in enumerate(mesh.shares) if share]  # others have none at any
+        even = tuple(int(share > 0) for share in mesh.shares)
+        even_s = figures(at_shares(plan, even)).cost.exposed_s
         here_s = figures(plan).cost.exposed_s
         largest = max(mesh.shares) / sum(mesh.shares)
-        slope = (here_s - even_s) / (largest - 1 / len(mesh.shares))
-        runs = plan.cluster.runs
-        groups = tuple(runs[n * len(runs) // len(mesh.shares)] for n in range(len(mesh.shares)))
+        slope = (here_s - even_s) / (largest - 1 / len(work))
+        hosts = mesh.nodes // len(mesh.shares)  # of a run
+        groups = tuple(plan.cluster.group_of(n * hosts) for n in work)
         devices = tuple(plan.cluster.device_of(group) for group in dict.fromkeys(groups))
         measured = any(device.operators for device in devices)
         again = Recomputation(graph, stage.recomputed)
@@ -215,7 +219,10 @@ def at_shares(plan: Plan, shares: tuple[int, ...]) -> Plan:
 
 
 def better_shares(plan: Plan, rows: int) -> tuple[int, ...]:
-    """At which the strategies of a plan with uneven shares take least; their sum divides `rows`."""
+    """At which the strategies of a plan with uneven shares take least; their sum divides `rows`.
+
+    Of the runs of hosts that have a share.
+    """
     strategies = Strategies.of(plan)
     kinds = list(dict.fromkeys(strategies.groups))
 
@@ -226,14 +233,16 @@ def better_shares(plan: Plan, rows: int) -> tuple[int, ...]:
     return _divided(len(strategies.groups), rows, of_units)
 
 
-def _divided(runs: int, rows: int, of_units: Callable[[int], tuple[Shares, float]]) -> Shares:
+def _divided(
+    runs: int, rows: int, of_units: Callable[[int], tuple[Shares, float]], most: int = _MOST_UNITS
+) -> Shares:
     """The shares of the coarsest division of `rows` that none finer betters by `_WORTH`.
 
     of_units: shares of so many units in all, and what to compare
     """
     found: Shares = ()
     least = math.inf
-    for units in range(max(runs, 2), min(rows, _MOST_UNITS) + 1):
+    for units in range(max(runs, 2), min(rows, most) + 1):
         if rows % units:
             continue
         shares, value = of_units(units)
@@ -289,8 +298,10 @@ def op_experts(graph: Graph, op: Op) -> int:
 
 def speeds(cluster: Cluster, graph: Graph) -> tuple[float, ...]:
     """How fast each run of hosts computes the model, the fastest 1."""
-    seconds = {g: alone_s(cluster.device_of(g), cluster, graph) for g in set(cluster.runs)}
-    return tuple(min(seconds.values()) / seconds[group] for group in cluster.runs)
+    devices = {group: cluster.device_of(group) for group in set(cluster.runs)}
+    alike = {g: next(h for h in devices if devices[h] == own) for g, own in devices.items()}
+    seconds = {g: alone_s(devices[g], cluster, graph) for g in set(alike.values())}
+    return tuple(min(seconds.values()) / seconds[alike[group]] for group in cluster.runs)
 
 
 def alone_s(device: Device, cluster: Cluster, graph: Graph) -> float:
@@ -329,11 +340,13 @@ def proportional_shares(cluster: Cluster, graph: Graph) -> Shares:
     return _told(whole_shares(speeds(cluster, graph), divided_rows(cluster, graph.batch)))
 
 
-def whole_shares(wanted: Sequence[float], rows: int) -> Shares:
+def whole_shares(wanted: Sequence[float], rows: int, each: int = 0) -> Shares:
     """Whole shares, each at least 1, that come near to those wanted; their sum divides `rows`.
 
     Near: the run whose share is largest, compared with what it wants, has little more than that.
     `rows` is divided no finer than that is worth.
+
+    each: units of a run, where there may be so many of each, however many runs there are
     """
     total = sum(wanted)
 
@@ -341,7 +354,7 @@ def whole_shares(wanted: Sequence[float], rows: int) -> Shares:
         shares = _rounded([w * units / total for w in wanted], units)
         return shares, max(s / units / (w / total) for s, w in zip(shares, wanted, strict=True))
 
-    return _divided(len(wanted), rows, of_units)
+    return _divided(len(wanted), rows, of_units, max(_MOST_UNITS, each * len(wanted)))
 
 
 def _rounded(wanted: Sequence[float], units: int) -> Shares:

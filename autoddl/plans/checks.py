@@ -9,7 +9,7 @@ from ..cluster.spec import Cluster
 from ..cost.exchange import check_buckets
 from ..graph.batch_norm import batch_norm_of, with_batch_norm
 from ..graph.cut import CutGraph
-from ..graph.demands import Demands, find_demands, stage_starts
+from ..graph.demands import Demands, find_demands, host_with_share, stage_starts
 from ..graph.graph import SOURCE_KINDS, Graph, Op
 from ..graph.hints import HintAt
 from ..graph.placed import PlannedEdge, PlannedOp
@@ -174,6 +174,10 @@ def verify_hints(cut: CutGraph, stages: Sequence[StagePlan], hints: Sequence[Hin
         first = cut.layers[stage.first][0]
         if starts is not None and first not in starts:
             raise ValueError(f"the plan has a stage that begins at {first!r}, against its hints")
+    of_hosts = [at for at in hints if at.host is not None]
+    at = of_hosts[0] if of_hosts and len(stages) > 1 else host_with_share(hints, stages[0].mesh)
+    if at is not None:
+        raise ValueError(f"the plan does not obey the hint {at}: the host has a share")
     for stage in stages:
         what = broken(stage.graph, stage.mesh, stage.ops, demands)
         if what:

@@ -81,10 +81,16 @@ def balanced_range(start: int, stop: int, parts: int, index: int) -> tuple[int, 
 def piece_of(start: int, stop: int, axis: Axis, index: int) -> tuple[int, int]:
     """The piece of [start, stop) at coordinate `index` of an axis: balanced, or by its shares.
 
+    Balanced, too, among those that have a share where these are equal.
+
     ValueError if the shares cannot divide it into whole elements.
     """
-    if len(set(axis.shares)) < 2:
-        return balanced_range(start, stop, axis.extent, index)
+    shares = axis.shares or (1,) * axis.extent
+    if len(set(shares) - {0}) < 2:
+        low, high = balanced_range(
+            start, stop, sum(map(bool, shares)), sum(map(bool, shares[:index]))
+        )
+        return low, high if shares[index] else low
     unit, rest = divmod(stop - start, axis.units)
     if rest:
         raise ValueError(

@@ -271,6 +271,14 @@ def test_a_stage_on_hosts_of_two_kinds(schedule, tmp_path):
     check(graph, plan)
 
 
+@SMALLEST
+def test_a_host_that_a_hint_leaves_as_little_as_possible(graph):
+    """8 rows on three of four hosts."""
+    plan = find_plan(graph, cluster_of(4, 1), PlanOptions(hints={"host 2": "least"}))
+    assert plan.stage.shares[2] == 0 and sum(plan.stage.shares) in (3, 4, 8)
+    check(graph, Plan.loads(plan.dumps()))
+
+
 def test_what_a_stage_receives_lives_as_long_as_its_micro_batch(tmp_path, monkeypatch):
     """1F1B's last stage has one in work, and at most one that has come ahead; all had been kept."""
     graph, seen, most = in_float64(MODELS["mlp"](), tmp_path / "graph.json"), [], [0]

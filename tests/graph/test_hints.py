@@ -10,7 +10,7 @@ from tests.graphs import mlp
 GRAPH = mlp(16, (8, 16, 16))
 TEXTS = (
     "replicate()", "replicate(4)", "split()", "split(2)", "split(2, dim=0)", "split(dim=1)",
-    "stage()", "(B)", "(B, S0)", "(S1, P, B)",
+    "stage()", "(B)", "(B, S0)", "(S1, P, B)", "least",
 )  # fmt: skip
 
 
@@ -51,13 +51,25 @@ def test_hints_are_given_as_texts_and_lists():
             as_hints(wrong)
 
 
+def test_least_is_for_hosts_and_nothing_else_is():
+    (at,) = as_hints({"host 3": "least"})
+    assert at.host == 3 and str(at) == "least for 'host 3' (hints)" and not at.matches("head")
+    for given in ({"head": "least"}, {"host 3": "split(2)"}, {"host 03": "least"}, {".": "least"}):
+        with pytest.raises(ValueError, match="'least', and only that, is for a host"):
+            as_hints(given)
+    with pytest.raises(ValueError, match="names no module"):  # which one may call so
+        find_demands(GRAPH, as_hints({"host": "split(2)"}))
+
+
 def test_a_file_has_hints_and_is_their_source(tmp_path):
     file = tmp_path / "my.json"
-    HINT_FILE.save(as_hints({"head": "split(2)", "x": ["stage()", "replicate(2)"]}), file)
+    given = {"head": "split(2)", "x": ["stage()", "replicate(2)"], "host 0": "least"}
+    HINT_FILE.save(as_hints(given), file)
     assert [str(own) for own in load_hints(file)] == [
         "split(2) for 'head' (my.json)",
         "stage() for 'x' (my.json)",
         "replicate(2) for 'x' (my.json)",
+        "least for 'host 0' (my.json)",
     ]
 
 

@@ -54,6 +54,8 @@ def test_a_dim_is_cut_by_the_shares():
     # equal shares are none: what they do not divide is divided as on an even axis
     assert sizes((8,), "(S0)", Mesh(3, 1, (1, 1, 1))) == sizes((8,), "(S0)", Mesh(3, 1))
     assert sizes((8,), "(S0)", Mesh(4, 1, (2, 0, 1, 1))) == [4, 0, 2, 2]
+    assert sizes((8,), "(S0)", Mesh(4, 1, (1, 0, 1, 1))) == [3, 0, 3, 2]
+    assert sizes((8,), "(S0)", Mesh(4, 1, (1, 1, 1, 0))) == [3, 3, 2, 0]
     with pytest.raises(ValueError, match="6 elements cannot be divided 3:1.*multiple of 4"):
         local_slices((6,), NdSbp.parse("(S0)"), Mesh(2, 1, (3, 1)), 0)
 
