@@ -32,6 +32,7 @@ from ..cost.recompute import Checkpointing
 from ..graph.regions import Blocks, repeated_blocks
 from ..plans.format import before, format_seconds, more
 from ..search.budget import Ended
+from ..search.problem import ROUNDING
 from .estimate import Estimate, Estimator, evenly_s
 from .fit_in_memory import FittedSearch
 from .options import PlanOptions
@@ -161,7 +162,7 @@ class Batches:
         families: list[Blocks] = [self.blocks] if checkpointing == "all" else [()]
         if checkpointing != "all" and best is None:
             first = self._first_fit(())
-            if self._seems_near_free(first):
+            if self._may_fit(first, ()) and self._seems_near_free(first):
                 with before("other searches" if len(self.counts) > 1 or self.blocks else ""):
                     best = self._search(self.counts[first], self.below_s, ())
                 if best is not None and (best.is_near_free or best.result.is_stopped):
@@ -170,6 +171,7 @@ class Batches:
                     self._failed.add((self.counts[first], ()))
         if checkpointing == "auto" and self.blocks:
             families.append(self.blocks)
+        families = [b for b in families if self._may_fit(self._first_fit(b), b)]
         tried: set[tuple[int, Blocks]] = set()
         known = -1
         while known < len(self.estimator.corrections):
@@ -265,7 +267,9 @@ class Batches:
         # Of the backward pass alone: 2 of 21 small models in little memory were 3 and 7 % slower.
         hidden_s = compute_s / parts + sum(alpha_s for alpha_s, _ in serial.maker.prices)
         for blocks, least_s in least.items():
-            if least_s < most_s:
+            if not self._may_fit(self.counts.index(parts), blocks):
+                least[blocks] = math.inf
+            elif least_s < most_s:
                 estimate = self.estimator.estimate(parts, blocks, most_s + hidden_s)
                 least[blocks] = max(least_s, estimate.seconds - hidden_s)
         return min(least.values())
@@ -364,23 +368,28 @@ class Batches:
         """
         if (blocks, has_room) in self._first_fits:
             return self._first_fits[blocks, has_room]
-        estimator = self.estimator
-        limit = estimator.model.limit_bytes
-
-        def may_fit(position: int) -> bool:
-            parts = self.counts[position]
-            least = estimator.least_bytes(parts, blocks)
-            if has_room and blocks:
-                least += (estimator.least_bytes(parts, ()) - least) / len(blocks)
-            return least <= limit
-
         low, high = 0, len(self.counts)
-        if high == 1 or limit == math.inf or may_fit(0):
+        if high == 1 or self._may_fit(0, blocks, has_room):
             high = 0
         while low + 1 < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if may_fit(middle) else (middle, high)
+            fits = self._may_fit(middle, blocks, has_room)
+            low, high = (low, middle) if fits else (middle, high)
         return self._first_fits.setdefault((blocks, has_room), min(high, len(self.counts) - 1))
+
+    def _may_fit(self, position: int, blocks: Blocks, has_room: bool = False) -> bool:
+        """Whether the memory for as many micro-batches may suffice; if not, no plan of them fits.
+
+        has_room: of `_first_fit`
+        """
+        estimator, parts = self.estimator, self.counts[position]
+        limit = estimator.model.limit_bytes
+        if limit == math.inf:
+            return True
+        least = estimator.least_bytes(parts, blocks)
+        if has_room and blocks:
+            least += (estimator.least_bytes(parts, ()) - least) / len(blocks)
+        return least * (1 - ROUNDING) <= limit
 
     def _with_fewer(self, found: Candidate) -> Candidate:
         """The plan with as few blocks run again as fit, placed as before or searched anew."""

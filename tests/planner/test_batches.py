@@ -5,6 +5,7 @@ import pytest
 from autoddl import explain
 from autoddl.graph.regions import Blocks
 from autoddl.planner import batches
+from autoddl.planner.estimate import Estimate, Estimator
 from autoddl.planner.fit_in_memory import FittedSearch
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.overlap import Overlapped
@@ -123,7 +124,24 @@ def test_numbers_of_micro_batches_with_no_room_for_master_gradients_are_not_sear
     )  # fmt: skip
     with pytest.raises(ValueError, match="no plan fits"):
         find_plan(mlp(16, (512,) * 3), cluster("gcp_a100", 1, 2), options)
-    assert searched == [16]
+    assert searched == []
+
+
+def test_what_is_sure_not_to_fit_is_not_estimated(monkeypatch):
+    """Fewer micro-batches, where more may overlap, are tried with blocks run again alone."""
+    seen: list[tuple[int, Blocks]] = []
+    estimate = Estimator._estimate
+
+    def counting(self: Estimator, parts: int, blocks: Blocks, enough: float) -> Estimate:
+        assert self.least_bytes(parts, blocks) <= self.model.limit_bytes
+        seen.append((parts, blocks))
+        return estimate(self, parts, blocks, enough)
+
+    monkeypatch.setattr(Estimator, "_estimate", counting)
+    graph, where = mlp(4096, (256,) * 9), cluster("piz_daint", 2, 1)
+    find_plan(graph, where, PlanOptions(memory_limit_bytes=16e6, overlap=True, baselines=False))
+    fewest = min(parts for parts, blocks in seen if not blocks)
+    assert any(blocks and parts < fewest for parts, blocks in seen)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.6])
