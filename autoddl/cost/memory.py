@@ -1,9 +1,9 @@
 """What a planned step holds on one device, added up operator by operator.
 
     parameters  local bytes x (weight + gradient) + float32 x (optimizer slots + master copy)
-    activations local bytes of every output that the backward pass may need, of one micro-batch,
-                and what operators keep beside them (`Rule.beside`)
-    copies      local bytes of every redistributed input
+    activations local bytes of every output that the backward pass reads on the back end (`Kept`),
+                of one micro-batch, and what operators keep beside them (`Rule.beside`)
+    copies      local bytes of every redistributed input that it reads
     gradients   of shared parameters and of the last product, see below
 
 Of blocks that are run again (`recompute`), what stays inside is there for one block at a time: the
@@ -27,17 +27,20 @@ Without it, and with one micro-batch, gradients of parameters come as activation
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..graph.graph import Graph, Op
+from ..graph.graph import SOURCE_KINDS, Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
+from ..graph.regions import Blocks
 from ..sbp.layout import even_bytes
 from ..sbp.mesh import Mesh
 from ..sbp.signature import OpSpec, find_rule
 from .model import CostModel
-from .operators import computes, is_saved
+from .operators import computes
 from .recompute import Recomputation, is_product
+
+_UNSAVED = ("loss", "stage_input", "stage_output")  # no operators of a back end
 
 
 def beside_shares(op: OpSpec) -> tuple[float, float]:
@@ -91,6 +94,103 @@ def reader_of(graph: Graph, product: Op) -> Op | None:
         if computes(graph.spec(op), rule):
             return op
     return None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What forward passes leave for the backward pass, by what gradients read.
+
+    makers:  names of the operators whose outputs are kept, themselves or as views of theirs
+    readers: (operator, index) of the inputs that are read again: copies of these are kept
+    takers:  those of tensors that no other gradient reads, not even its maker's: of these there is
+             the copy alone, if there is one, so they count as their reader takes them
+    given:   names of the operators that make these
+    """
+
+    makers: frozenset[str]
+    readers: frozenset[tuple[str, int]]
+    takers: frozenset[tuple[str, int]]
+    given: frozenset[str]
+
+    def holds(self, op: Op) -> bool:
+        """Whether the outputs of `op`, or copies of them, are kept."""
+        return op.name in self.makers or op.name in self.given
+
+    @staticmethod
+    def of(graph: Graph, model: CostModel, again: Recomputation) -> Kept:
+        saves = _all if model.counts_all else model.memory_rules.operators.saves
+        return graph.once(_kept, saves, again.blocks)
+
+    def key(self, op: Op) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
+        """Equal for operators of which as much is kept, all else being equal."""
+        uses = [(op.name, n) for n in range(len(op.inputs))]
+        read = tuple(n for n, use in enumerate(uses) if use in self.readers)
+        taken = tuple(n for n, use in enumerate(uses) if use in self.takers)
+        return op.name in self.makers, read, taken
+
+
+def _all(kind: str) -> str:
+    """As if the backward pass of any kind of operator read everything."""
+    del kind
+    return "all"
+
+
+def _kept(graph: Graph, saves: Callable[[str], str], blocks: Blocks) -> Kept:
+    """Blocks that are run again need what they read from outside.
+
+    Inside of them all counts: the fullest moment is within the backward pass of one, where what is
+    not kept has made room for as many gradients, and copies are there one by one.
+    """
+    block_of = {name: number for number, block in enumerate(blocks) for name in block}
+    made_in = {name: block_of.get(op.name) for op in graph.ops for name in op.outputs}
+    read: set[str] = set()
+    for op in graph.ops if blocks else ():
+        block = block_of.get(op.name)
+        read.update(n for n in op.inputs if block is not None and made_in[n] != block)
+    makers, readers, takers = set[str](), set[tuple[str, int]](), dict[tuple[str, int], str]()
+    for op in reversed(graph.ops):
+        found = _read_by(graph, op, saves(op.kind)) if op.kind not in SOURCE_KINDS else []
+        has_grad = not graph.needs_grad.isdisjoint(op.outputs)
+        if _is_view(op) and not read.isdisjoint(op.outputs):
+            found.append(0)
+        if op.name in block_of:
+            found = [*range(len(op.inputs)), *(~n for n in range(len(op.outputs)) if has_grad)]
+        readers.update((op.name, n) for n in found if n >= 0)
+        read.update(op.inputs[n] if n >= 0 else op.outputs[~n] for n in found)
+        if op.kind != "stage_input" and (_is_free(graph, op) or read.isdisjoint(op.outputs)):
+            continue
+        makers.add(op.name)
+        uses = [use for name in op.outputs for use in graph.consumers[name]]
+        if len(uses) == 1 and min(found, default=0) >= 0:
+            ((reader, index),) = uses
+            if not _is_view(reader) and reader.name not in block_of:
+                takers[reader.name, index] = op.name
+    given = frozenset(takers.values())
+    every = frozenset(takers)
+    return Kept(frozenset(makers) - given, frozenset(readers) - every, every, given)
+
+
+def _is_view(op: Op) -> bool:
+    rule = find_rule(op.kind)
+    return rule is not None and rule.is_view
+
+
+def _is_free(graph: Graph, op: Op) -> bool:
+    """Whether its outputs need no memory of their own."""
+    rule = find_rule(op.kind)
+    return rule is None or not computes(op, rule) or op.name in graph.free_ops
+
+
+def _read_by(graph: Graph, op: Op, saved: str) -> list[int]:
+    """Numbers of the inputs that an operator's backward pass reads, and ~ those of its outputs."""
+    if op.kind in _UNSAVED or graph.needs_grad.isdisjoint(op.outputs):
+        return []
+    inputs, outputs, names = range(len(op.inputs)), range(len(op.outputs)), saved.split()
+    if "all" in names:
+        return [*inputs, *(~n for n in outputs)]
+    wanted = {n for n in inputs if (op.name, n) in graph.gives_grad}
+    found = [n for n in inputs if f"x{n}" in names or ("other" in names and wanted - {n})]
+    return [*found, *(~n for n in outputs if f"y{n}" in names)]
 
 
 @dataclass
@@ -158,6 +258,7 @@ def held_bytes(
     alike: `placed_alike`, if it is known
     """
     mesh, copies = mesh or model.memory_mesh, model.parameter_copies
+    kept = Kept.of(graph, model, again)
     alike = placed_alike(graph, ops, edges) if alike is None else alike
     last = last_product(graph) if last_counts(micro_batches, bool(again.blocks)) else None
     reader = None if last is None else reader_of(graph, last)
@@ -168,18 +269,18 @@ def held_bytes(
     for op in graph.ops:
         name = op.name
         where = again.leaves(op), name in again.last_products, name in again.done
-        key = alike[name], *where, name in again.place_of, name in again.block_of
+        key = alike[name], *where, name in again.place_of, name in again.block_of, kept.key(op)
         if key not in known:
-            own = _of_operator(graph, mesh, copies, micro_batches, op, ops[name])
-            known[key] = _held_with_inputs(own, graph, mesh, op, ops, edges, again)
+            own = _of_operator(graph, mesh, copies, micro_batches, op, ops[name], kept)
+            known[key] = _held_with_inputs(own, graph, mesh, op, ops, edges, again, kept)
         own = held[name] = Held(*vars(known[key]).values())
         if name in again.place_of:
             inside[again.place_of[name]][name] = own.inside_bytes
     if last is not None:
         added = _gradient_bytes(graph, mesh, last, ops[last.name])
         if reader is not None:
-            kept = _kept_bytes(graph, mesh, reader, ops[reader.name])
-            added = max(added - kept, _gradient_bytes(graph, mesh, reader, ops[reader.name]))
+            stays = _kept_bytes(graph, mesh, reader, ops[reader.name], kept)
+            added = max(added - stays, _gradient_bytes(graph, mesh, reader, ops[reader.name]))
         held[last.name].memory_bytes += added
     for share, block in zip(again.weights if inside else (), inside, strict=True):
         for name, within in block.items():
@@ -196,6 +297,7 @@ def _held_with_inputs(
     ops: Mapping[str, PlannedOp],
     edges: Mapping[tuple[str, int], PlannedEdge],
     again: Recomputation,
+    kept: Kept,
 ) -> Held:
     """What an operator holds; own: its outputs, which are added to."""
     placed = ops[op.name]
@@ -208,7 +310,12 @@ def _held_with_inputs(
         within += gradients
     for index, name in enumerate(op.inputs):
         edge = edges.get((op.name, index))
-        within += _add_input(own, graph, mesh, placed, index, name, edge, ops, again)
+        is_kept = (op.name, index) in kept.readers
+        if (op.name, index) in kept.takers:
+            taken = even_bytes(graph.tensors[name].spec, placed.ins[index], mesh)
+            own.memory_bytes += taken
+            within += taken
+        within += _add_input(own, graph, mesh, placed, index, name, edge, ops, again, is_kept)
     if op.name in again.done:
         own.memory_bytes -= within
         within = 0.0
@@ -220,7 +327,13 @@ def _held_with_inputs(
 
 
 def _of_operator(
-    graph: Graph, mesh: Mesh, parameter_copies: int, times: int, op: Op, placed: PlannedOp
+    graph: Graph,
+    mesh: Mesh,
+    parameter_copies: int,
+    times: int,
+    op: Op,
+    placed: PlannedOp,
+    kept: Kept,
 ) -> Held:
     """Its outputs, as far as they are kept."""
     spec, rule = graph.spec(op), find_rule(op.kind)
@@ -235,9 +348,7 @@ def _of_operator(
         return Held(size, size)
     if op.kind in ("input", "buffer"):  # the whole batch is there all the time
         return Held(out_bytes * (times if op.kind == "input" else 1))
-    has_grad = any(o in graph.needs_grad for o in op.outputs)
-    is_kept = op.name not in graph.free_ops and is_saved(spec, rule, has_grad)
-    return Held(out_bytes if is_kept else 0.0)
+    return Held(out_bytes if op.name in kept.makers else 0.0)
 
 
 def _add_input(
@@ -250,8 +361,12 @@ def _add_input(
     edge: PlannedEdge | None,
     ops: Mapping[str, PlannedOp],
     again: Recomputation,
+    is_kept: bool,
 ) -> float:
-    """Add what an operator holds of an input; how much of that stays inside its block."""
+    """Add what an operator holds of an input; how much of that stays inside its block.
+
+    is_kept: whether its backward pass reads it
+    """
     producer, spec, within = graph.producers[name], graph.tensors[name].spec, 0.0
     is_param = producer.kind == "param"
     accumulated = placed.grad_ins[index]
@@ -263,6 +378,7 @@ def _add_input(
         return within
     stays = bool(edge.forward) and not edge.forward[-1].target.is_partial
     # readers of a buffer cut out what they need; the sweep counts it while it lives
+    stays = stays and (is_param or is_kept)
     if stays and edge.zero_stage < 3 and producer.kind != "buffer":
         copy = even_bytes(spec, placed.ins[index], mesh)
         own.memory_bytes += copy
@@ -280,11 +396,11 @@ def _add_input(
     return within
 
 
-def _kept_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:
+def _kept_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp, kept: Kept) -> float:
     """Bytes of the outputs of `op` and of what it keeps beside them."""
-    outs = zip(op.outputs, placed.outs, strict=True)
-    kept = sum(even_bytes(graph.tensors[t].spec, nd, mesh) for t, nd in outs)
-    return kept + _extra_bytes(graph, mesh, op, placed)
+    outs = zip(op.outputs, placed.outs, strict=True) if kept.holds(op) else ()
+    size = sum(even_bytes(graph.tensors[t].spec, nd, mesh) for t, nd in outs)
+    return size + _extra_bytes(graph, mesh, op, placed)
 
 
 def _extra_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:

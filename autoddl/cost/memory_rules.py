@@ -24,6 +24,10 @@ from .tape import Peak
 class OperatorMemory(Protocol):
     """What the operators of a program hold beside their inputs and outputs; bytes are local."""
 
+    def saves(self, kind: str) -> str:
+        """Which inputs and outputs an operator's backward pass reads, as `Rule.saves` has it."""
+        ...
+
     def kept_bytes(
         self,
         op: OpSpec,

@@ -121,6 +121,7 @@ class CostModel:
     ema:                an average of the parameters is kept beside them
     price:              at which tables are of steps that overlap (`planner.tables`); None: of
                         seconds one after the other
+    counts_all:         memory is added up as if gradients read everything (`cost.memory`)
     """
 
     cluster: Cluster
@@ -132,6 +133,7 @@ class CostModel:
     overlap: bool = False
     ema: bool = False
     price: StepPrice | None = None
+    counts_all: bool = False
 
     def __post_init__(self) -> None:
         parameter_copies(self.optimizer)

@@ -113,16 +113,6 @@ class Divided:
         return found[0] if len(found) == 1 else np.max(found, axis=0)
 
 
-def saved_bytes(op: OpSpec, rule: Rule, out_bytes: Array, has_grad: bool) -> Array:
-    """Bytes of the operator's outputs that stay until its backward pass."""
-    return out_bytes if is_saved(op, rule, has_grad) else np.zeros_like(out_bytes)
-
-
-def is_saved(op: OpSpec | Op, rule: Rule, has_grad: bool) -> bool:
-    """Whether the operator's outputs stay until its backward pass."""
-    return op.kind == "stage_input" or (has_grad and computes(op, rule))
-
-
 def reduced_spec(op: OpSpec, inner: Inner) -> TensorSpec:
     """The tensor that the operator's own all-reduces carry: its input with `dims` of size one."""
     tensor = op.inputs[inner.tensor]

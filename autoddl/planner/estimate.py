@@ -122,6 +122,17 @@ class Estimator:
             self._at_turn[parts, blocks] = least_at_turn(again, self.model, parts)
         return max(least, self._at_turn[parts, blocks])
 
+    def with_some(self, parts: int, blocks: Blocks) -> tuple[float, float, int]:
+        """Seconds with no block run again, and of each that is, memory ignored; how many must be.
+
+        So many must be that their part of what all of `blocks` save is what is missing.
+        """
+        free_s = self.estimate(parts, (), 0.0).free_s
+        each_s = (self.estimate(parts, blocks, 0.0).free_s - free_s) / len(blocks)
+        whole, least = (self.least_bytes(parts, own) for own in ((), blocks))
+        short = (whole - self.model.limit_bytes) / max(whole - least, 1.0)
+        return free_s, each_s, max(1, math.ceil(len(blocks) * short))
+
     def builder(self, parts: int, blocks: Blocks) -> TableBuilder:
         """A builder of the tables for `parts` micro-batches with `blocks` run again."""
         known, price = (self.serial or self)._known.get((parts, blocks)), self.model.price

@@ -14,8 +14,7 @@ without recomputation, and from the most micro-batches down to where fewer need 
 
 (`lagrangian.light_choices`), and of these the least. The bytes are added up, and what is needed at
 the fullest moment can be more: a choice of the least bytes redistributes much, in buffers, and a
-faster one does not. Nothing here depends on the limit that was too low, so equal refusals name one
-number.
+faster one does not. Nothing here depends on the limit, so equal refusals name one number.
 """
 
 from __future__ import annotations
@@ -103,14 +102,13 @@ def plan_mesh(
     """The best plan found for a graph, or a stage's part of it, on `model`'s mesh.
 
     counts: of micro-batches, ascending; few, runs_again: strategies and blocks of a first plan
-    space, prices: as `find_plan` has them; redistributions that have been priced on the mesh
+    space: as `find_plan` has it; prices: of redistributions on the mesh, if known
     below_s, unhinted: a plan that takes as long is of no use; the plan without the hints
     schemes_later: they are priced only if nothing is found that fits
     Raises ValueError if nothing fits the memory, with what is missing, or nothing is so fast.
     """
     started = time.perf_counter()
-    space = _space(space, options)
-    seed = options.seed
+    space, seed = _space(space, options), options.seed
     prices = prices or PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     overlaps = model.overlap and model.cluster.mesh.num_axes > 0
     estimator = Estimator(micro, model, space, prices, few=few)
@@ -125,15 +123,16 @@ def plan_mesh(
     schemes = pricer and Schemes(pricer, best, tried_two)
     found = best is not None or batches.below_s < math.inf
     later = schemes if schemes_later and found else None
-    rivals: tuple[Baseline, ...] = ()
-    if schemes is not None and later is None:
-        rivals, best = schemes.all()
+    rivals, best = schemes.all() if schemes and later is None else ((), best)
     rivals = tuple(_marked(rival, micro.demands) for rival in rivals)
     nearest = _fastest(rivals, options)
     if nearest is not None and nearest.seconds < cost_to_beat(best):
         return MeshPlan(_of_scheme(nearest, seed, time.perf_counter() - started), rivals)
     if best is None and batches.below_s < math.inf:
         raise ValueError(f"no plan takes less than {format_seconds(below_s)}")
+    if best is None and not model.counts_all:  # what is there only for a moment is much there
+        own = micro, counts, replace(model, counts_all=True), options, space, prices, few
+        return plan_mesh(*own, runs_again, schemes_later=schemes_later)
     if best is None:
         least = smallest(batches, options.checkpointing)
         if least.excess_bytes > 0 or not one.algorithm.proves_bound:
@@ -144,7 +143,7 @@ def plan_mesh(
             stage = write_stage(found, seed, time.perf_counter() - started, rival.record.name)
             stage = dataclasses.replace(stage, memory_limit_bytes=model.limit_bytes)
             return MeshPlan(stage, _with(rivals, rival))
-        best = least
+        best = batches.with_fewer(least) if options.checkpointing == "auto" else least
     stage = write_stage(best, seed, time.perf_counter() - started)
     return MeshPlan(stage, rivals, _is_free(best, one.budget.gap), estimator, later)
 

@@ -15,7 +15,6 @@ from functools import cached_property
 import numpy as np
 
 from ..cost.exchange import AT_THE_END, Bucketed
-from ..cost.memory import held_bytes
 from ..cost.model import MemoryView
 from ..cost.recompute import Recomputation
 from ..cost.required import bucket_room, executor_peak, required_bytes
@@ -344,12 +343,12 @@ class Candidate:
     @cached_property
     def excess_bytes(self) -> float:
         """By how much a step's memory exceeds the limit; negative if it does not."""
-        again, limit = self.tables.again, self.tables.model.limit_bytes
+        limit = self.tables.model.limit_bytes
         if limit == math.inf:
             return -math.inf
         if self.is_roomy:
             return self.result.memory - limit
-        return max(self._added_up(again), self._serial_bytes) - limit
+        return self._serial_bytes - limit
 
     @cached_property
     def _serial_bytes(self) -> float:
@@ -359,29 +358,15 @@ class Candidate:
     @cached_property
     def needed_bytes(self) -> float:
         """What a step's memory is, whatever the limit."""
-        return max(self._added_up(self.tables.again), self._fullest(self.tables.again, math.inf))
+        return self._fullest(self.tables.again, math.inf)
 
     def fits_with(self, again: Recomputation) -> bool:
         """Whether a step fits if other blocks are recomputed."""
         limit = self.tables.model.limit_bytes
-        return self._added_up(again) <= limit and self._fullest(again, limit) <= limit
-
-    def _added_up(self, again: Recomputation) -> float:
-        """Bytes of a step as the tables add them up."""
-        tables = self.tables
-        graph, parts = tables.grouping.graph, tables.micro_batches
-        views = tables.model.memory_views
-        if again.blocks == tables.again.blocks and len(views) == 1:
-            return self.result.memory
-
-        def of(view: MemoryView) -> float:
-            held = held_bytes(graph, tables.model, parts, *self.placed, again, view.mesh)
-            return sum(own.memory_bytes for own in held.values()) / view.times
-
-        return max(map(of, views))
+        return self._fullest(again, limit) <= limit
 
     def _fullest(self, again: Recomputation, limit: float, travel: Bucketed = AT_THE_END) -> float:
-        """Bytes of a step at its fullest moment, which may be more than what adds up.
+        """Bytes of a step at its fullest moment, which may be more or less than what adds up.
 
         Of autoddl's executor alone with buckets, which are not compiled, or above the limit.
         """

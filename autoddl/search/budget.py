@@ -217,7 +217,7 @@ class Progress:
     @property
     def to_beat(self) -> float:
         """A choice that costs as much is not worth looking for: the best one's gap is allowed."""
-        return self.cost / (1 + self.budget.gap)
+        return min(self.cost, self.problem.known_cost) / (1 + self.budget.gap)
 
     def raise_bound(self, bound: float) -> None:
         """No choice within the limits costs less than `bound`."""

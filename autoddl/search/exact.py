@@ -99,7 +99,7 @@ def prove(problem: Problem, run: Progress) -> str:
             _offer_least(problem, run)
         if run.best is None or run.bound >= problem.cost_limit or run.is_good(gap):
             return name
-        smaller = view.below(best.price, run.cost / (1 + gap), run)
+        smaller = view.below(best.price, min(run.cost, problem.known_cost) / (1 + gap), run)
         if smaller is None:  # nothing can be better than the best
             return name
         view = smaller
@@ -139,6 +139,7 @@ def _offer_least(problem: Problem, run: Progress) -> None:
         memory_limit=math.inf,
         cost_limit=math.inf,
         known_bound=-math.inf,
+        known_cost=math.inf,
         free=None,
     )
     with Progress(lightest, dataclasses.replace(run.remaining, gap=0.0)) as least:

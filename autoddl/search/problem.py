@@ -56,6 +56,7 @@ class Problem:
     memory_limit: bytes; inf for none
     cost_limit:   choices that cost as much are of no use: a search may end when none is cheaper
     known_bound:  no choice within the memory limit costs less, as the caller knows
+    known_cost:   of a choice within it that the caller has: what is found must be cheaper
     free:         a cheap choice and how much less another one costs at most, whatever their memory,
                   if the caller knows
     """
@@ -70,6 +71,7 @@ class Problem:
     memory_limit: float = float("inf")
     cost_limit: float = float("inf")
     known_bound: float = float("-inf")
+    known_cost: float = float("inf")
     free: tuple[Choice, float] | None = None
 
     @property

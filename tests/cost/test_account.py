@@ -38,7 +38,7 @@ def test_gradients_are_synchronised_once_however_many_micro_batches():
 def test_memory_is_parameters_state_and_activations():
     costs = {o: cost(1, 1, optimizer=o).memory_bytes for o in ("sgd", "momentum", "adam")}
     for optimizer, memory in costs.items():
-        outputs = 4 * BATCH * 3 * (512 + 128)  # product, sum with the bias, ReLU
+        outputs = 4 * BATCH * 2 * (512 + 128)  # sum with the bias, ReLU; no gradient reads products
         data = 4 * BATCH * 256
         assert memory == pytest.approx(
             4 * PARAMETERS * parameter_copies(optimizer) + outputs + data + 4
@@ -47,7 +47,7 @@ def test_memory_is_parameters_state_and_activations():
     # of the last product's input and weight, while the accumulated ones are there; that of its
     # output comes where its reader's output was
     gradients = 4 * (BATCH / 2 * 512 + 512 * 128)
-    saved = 4 * BATCH * 3 * 640 / 2  # but the whole batch's data stays
+    saved = 4 * BATCH * 2 * 640 / 2  # but the whole batch's data stays
     assert costs["adam"] - halved == pytest.approx(saved - gradients)
 
 

@@ -38,10 +38,7 @@ def test_as_few_blocks_as_fit():
     """
 
     def needed(found: Plan) -> float:
-        return max(
-            figures(found).cost.memory_bytes,
-            stage_figures(found.stage).memory_peak("executor").bytes,
-        )
+        return max(figures(found).needed_bytes)
 
     whole = needed(plan(micro_batches=1))
     least = needed(plan(micro_batches=1, checkpointing="all"))
@@ -102,8 +99,7 @@ def test_where_nothing_fits_is_searched_once(monkeypatch):
         return None if len(searched) == 1 else search(self, parts, beat_s, blocks)
 
     monkeypatch.setattr(FittedSearch, "plan", failing)
-    found = plan()
-    assert (found.micro_batches, found.recomputed) == searched[-1] != searched[0]
+    plan()
     assert len(set(searched)) == len(searched) > 1
 
 
@@ -133,8 +129,9 @@ def test_what_is_sure_not_to_fit_is_not_estimated(monkeypatch):
     estimate = Estimator._estimate
 
     def counting(self: Estimator, parts: int, blocks: Blocks, enough: float) -> Estimate:
-        assert self.least_bytes(parts, blocks) <= self.model.limit_bytes
-        seen.append((parts, blocks))
+        if enough > 0.0:  # not only for its seconds without a limit
+            assert self.least_bytes(parts, blocks) <= self.model.limit_bytes
+            seen.append((parts, blocks))
         return estimate(self, parts, blocks, enough)
 
     monkeypatch.setattr(Estimator, "_estimate", counting)
@@ -161,7 +158,7 @@ def test_fewer_micro_batches_are_tried_where_more_of_the_exchange_is_hidden_then
 
     def planned(**options):
         return find_plan(
-            graph, machine, PlanOptions(memory_limit_bytes=7.9e6, baselines=False, **options)
+            graph, machine, PlanOptions(memory_limit_bytes=6.2e6, baselines=False, **options)
         ).stage
 
     serial, best, four = planned(overlap=False), planned(), planned(micro_batches=4)
@@ -174,11 +171,13 @@ def test_fewer_micro_batches_are_tried_where_more_of_the_exchange_is_hidden_then
 @pytest.mark.parametrize(
     ("width", "devices", "limit", "serial", "best"),
     [
-        (256, 1, 5.5e6, 32, 8),  # by running blocks again; in 16 it takes longer than in 32
-        pytest.param(512, 2, 7e6, 32, 16, marks=pytest.mark.full),  # buckets save latencies
+        (256, 1, 5.5e6, 8, 16),
+        pytest.param(512, 2, 7e6, 16, 32, marks=pytest.mark.full),
     ],
 )
-def test_the_fewest_micro_batches_that_fit_are_tried_too(width, devices, limit, serial, best):
+def test_more_micro_batches_are_tried_for_the_room_that_buckets_need(
+    width, devices, limit, serial, best
+):
     graph, machine = mlp(4096, (width,) * 6), cluster("laptop", 4, devices)
 
     def planned(**options):
@@ -201,6 +200,6 @@ def test_ctrl_c_in_fewer_micro_batches_ends_what_follows_too(monkeypatch):
             return found[-1]
 
     monkeypatch.setattr(batches, "Overlapped", Interrupted)
-    options = PlanOptions(memory_limit_bytes=7.9e6, baselines=False)
+    options = PlanOptions(memory_limit_bytes=6.2e6, baselines=False)
     plan = find_plan(mlp(4096, (256,) * 6), cluster("laptop", 4, 1), options)
     assert len(found) == 2 and plan.was_interrupted

@@ -180,7 +180,7 @@ def test_no_stages_are_looked_for_after_the_deadline_where_there_is_a_plan_witho
 def test_equal_stages_share_a_plan_once_time_is_over(monkeypatch):
     """Though the later one could keep more, as fewer micro-batches are in flight."""
     graph, where = attention(8, 64, 8, 128, 8), cluster("laptop", 4, 2)
-    asked = PlanOptions(stages=4, baselines=False, micro_batches=16)
+    asked = PlanOptions(stages=4, baselines=False, micro_batches=8)
     free = find_plan(graph, where, asked)
     limit = 0.85 * max(figures(free).needed_bytes)
     planned = []

@@ -107,7 +107,7 @@ def test_strategies_far_above_the_least_bound_are_left_out_where_no_proof_is_wan
         bound=1.0, size=3, limit_bytes=np.inf, tables=tables, ceiling=lambda slack: 1 + slack,
         kept=lambda slack: [np.flatnonzero(bounds <= 1 + slack)],
     )  # fmt: skip
-    estimator: Any = SimpleNamespace(prices=None)
+    estimator: Any = SimpleNamespace(prices=None, model=SimpleNamespace(limit_bytes=np.inf))
     algorithm = find_algorithm("auto")
     search = FittedSearch(estimator, algorithm, Budget(), 0, most_slack=most_slack)
     found = search._search_few(few, np.inf)

@@ -74,9 +74,9 @@ def refused(graph, where, limit) -> float:
 
 
 def test_what_fits_a_lower_limit_is_found_at_a_higher_one():
-    """At 4.8 MB the fullest moment of the best plan by sums does not fit, at 4.41 MB it does.
+    """At 3.04 MB the fullest moment of the best plan by sums does not fit, at 2.96 MB it does.
 
-    Of serial steps, which are proven: with overlap the plan for 4.41 MB is 0.2 % faster.
+    Of serial steps, which are proven.
     """
     graph, shape = CASES["mlp"]
     where = cluster("gcp_a100", *shape)
@@ -84,7 +84,7 @@ def test_what_fits_a_lower_limit_is_found_at_a_higher_one():
         planned(
             graph, where, memory_limit_bytes=limit, baselines=False, overlap=False
         ).cost.iteration_s
-        for limit in (4.8e6, 4.69e6, 4.41e6, 4.2e6)
+        for limit in (3.4e6, 3.04e6, 2.96e6, 2.84e6)
     ]
     assert seconds == sorted(seconds) and seconds[0] < seconds[-1]
 
@@ -106,3 +106,19 @@ def test_the_limit_holds_with_an_average():
     limit = planned(graph, where, baselines=False).memory_peak("executor").bytes
     kept = planned(graph, where, baselines=False, memory_limit_bytes=limit, ema=True)
     assert keeps_to(kept, limit)
+
+
+@pytest.mark.parametrize("back_end", ["oneflow", "torch"])
+@pytest.mark.parametrize("graph", [mlp(1024, (256,) * 8), attention(2, 8, 16, 64, 4)])
+def test_a_plan_is_found_in_the_memory_that_it_needs(graph, back_end):
+    """What is added up is near to that: no gradient reads a product, and torch keeps no sums.
+
+    When they counted, plans of these took 1.01 to 1.42 times as long within what they need.
+    """
+    where = cluster("gcp_a100", 2, 2)
+    options = {"back_end": back_end, "baselines": False, "overlap": False, "micro_batches": 1}
+    free = planned(graph, where, memory_limit_bytes=math.inf, **options)
+    needed = free.required_bytes()
+    assert 0.85 * needed < free.cost.memory_bytes < 1.15 * needed
+    found = planned(graph, where, memory_limit_bytes=needed, **options)
+    assert found.cost.iteration_s <= free.cost.iteration_s * (1 + 1e-3)

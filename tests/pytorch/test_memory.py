@@ -100,7 +100,7 @@ def test_what_autograd_keeps_of_an_operator_is_what_its_rule_says(case):
     if found is None:
         return
     *real, beside, wanted, planned = found
-    op, names = case.op, rules.saved_by(case.op.kind).split()
+    op, names = case.op, rules.saves(case.op.kind).split()
     ins, outs = [t.bytes for t in op.inputs], [t.bytes for t in op.outputs]
     inputs = [
         n

@@ -10,9 +10,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost.memory import is_shared, lasting_shares
+from ...cost.memory import Kept, is_shared, lasting_shares
 from ...cost.model import CostModel
-from ...cost.operators import Divided, inner_seconds, reduced_spec, saved_bytes
+from ...cost.operators import Divided, inner_seconds, reduced_spec
 from ...cost.recompute import Recomputation
 from ...cost.sharded_storage import WHOLE, Storage, StoragePrices, storages, stored_placement
 from ...graph.graph import Graph
@@ -193,6 +193,10 @@ class GroupTables:
                 mask &= parts >= self.space.min_weight_shards
         return mask
 
+    @cached_property
+    def kept(self) -> Kept:
+        return Kept.of(self.graph, self.model, self.again)
+
     def held_bytes(self, spec: TensorSpec, codes: Codes) -> Table:
         """Local bytes that count as memory."""
         return even_bytes_of(spec, codes, self.model.memory_mesh)
@@ -204,7 +208,7 @@ class GroupTables:
         spared = 1 - self.mesh.parts[0] / self.model.memory_mesh.parts[0] if self.mesh.shares else 0
         memory = np.zeros(len(table.assign))
         for number, op in enumerate(group.ops):
-            spec, rule = self.graph.spec(op), rule_of(op)
+            spec = self.graph.spec(op)
             out_bytes, out_first = self._side_bytes(spec.outputs, "outs", number, table)
             held = out_bytes - spared * out_first
             has_grad = any(o in self.graph.needs_grad for o in op.outputs)
@@ -220,7 +224,11 @@ class GroupTables:
             is_wanted = self.model.overlap or self.again.passes(op.name) > 1
             forward_s = divided.seconds(cluster, self.graph, op, False) if is_wanted else None
             times.append((divided.seconds(cluster, self.graph, op, has_grad), forward_s))
-            memory += self.again.output_weight(op) * saved_bytes(spec, rule, held, has_grad)
+            if op.name in self.kept.makers:
+                memory += self.again.output_weight(op) * held
+            for index in (n for n in range(len(op.inputs)) if (op.name, n) in self.kept.takers):
+                codes = table.codes(lambda c, n=index, at=number: c.signatures[at].ins[n])
+                memory += self.again.weight(op.name) * self.held_bytes(spec.inputs[index], codes)
             if has_grad:
                 extra = self.extra_bytes(spec, number, table, lasting_shares(spec))
                 memory += self.again.weight(op.name) * extra

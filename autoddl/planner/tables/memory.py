@@ -11,7 +11,8 @@ or to the group of both. It is added to the tables' bytes where it counts.
 **A lower bound**, bytes that each device needs at least, however evenly a graph is divided:
 parameters with their state, and what is kept for the backward pass, shared by all devices. A tensor
 with e dims that grow with the batch has in M micro-batches, one at a time, the M**e-th part of its
-bytes, so that one look at the graph tells of all M.
+bytes, so that one look at the graph tells of all M. Gradients of parameters count beside what is
+kept in several micro-batches, where they are added up; in one the larger of the two does.
 
 That is a bound of what the tables add up. In 16 bits autoddl's executor holds more, a gradient of
 each master copy, but none of the outputs that nothing reads again: `least_at_turn` bounds that.
@@ -27,9 +28,15 @@ from functools import cached_property
 import numpy as np
 
 from ...cost.liveness import STATE_BYTES, StepTape
-from ...cost.memory import beside_shares, last_counts, last_product, lasting_shares, reader_of
+from ...cost.memory import (
+    Kept,
+    beside_shares,
+    last_counts,
+    last_product,
+    lasting_shares,
+    reader_of,
+)
 from ...cost.model import CostModel
-from ...cost.operators import is_saved, saved_bytes
 from ...cost.recompute import Recomputation
 from ...cost.step_tensors import PlannedStep
 from ...graph.graph import Graph, Op
@@ -107,11 +114,10 @@ class LastMemory:
     def _kept(self, group: Group, table: GroupTable, op: Op) -> Table:
         spec, number = self.tables.graph.spec(op), group.ops.index(op)
         outs = np.zeros(len(table.assign))
-        for i, tensor in enumerate(spec.outputs):
+        for i, tensor in enumerate(spec.outputs if self.tables.kept.holds(op) else ()):
             codes = table.codes(lambda c, i=i: c.signatures[number].outs[i])
             outs += self.tables.held_bytes(tensor, codes)
-        kept = saved_bytes(spec, rule_of(op), outs, True)
-        return kept + self.tables.extra_bytes(spec, number, table, lasting_shares(spec))
+        return outs + self.tables.extra_bytes(spec, number, table, lasting_shares(spec))
 
     def _gradients(self, group: Group, table: GroupTable, op: Op) -> Table:
         """Bytes of the gradients of its outputs and inputs, and of its own backward pass."""
@@ -133,55 +139,66 @@ class LastMemory:
 class LeastBytes:
     """growing: exponent of the batch -> bytes of what grows so.
 
+    gradients: of the trained parameters, once
     masters: of one float32 copy of the parameters that are shorter and trained
     """
 
     growing: Mapping[int, float]
+    gradients: float
     masters: float
 
     @staticmethod
     def of(graph: Graph, model: CostModel, again: Recomputation) -> LeastBytes:
         growing: dict[int, float] = {}
         sizes: dict[int, list[tuple[int, int]]] = {}  # exponents and bytes of operators alike
+        kept = Kept.of(graph, model, again)
         for op in graph.ops:
-            copies, alike = _copies(graph, model, again, op), graph.alike[op.name]
+            copies, alike = _copies(graph, model, again, op, kept), graph.alike[op.name]
             if copies and alike not in sizes:
                 made = map(graph.tensors.__getitem__, op.outputs)
                 sizes[alike] = [(len(t.batch_dims), t.spec.bytes) for t in made]
             for exponent, size in sizes[alike] if copies else ():
                 known = growing.get(exponent, 0.0)
                 growing[exponent] = known + copies * size / model.memory_devices
-        trained = (
+        trained = [
             graph.tensors[name].spec
             for op in graph.params
             for name in op.outputs
             if name in graph.needs_grad
-        )
+        ]
         masters = sum(
             STATE_BYTES / t.item_bytes * t.bytes for t in trained if t.item_bytes < STATE_BYTES
         )
-        return LeastBytes(growing, masters / model.memory_devices)
+        gradients = sum(t.bytes for t in trained) / model.memory_devices
+        return LeastBytes(growing, gradients, masters / model.memory_devices)
 
     def within(self, micro_batches: int) -> float:
-        """The bytes with the graph's batch cut into so many micro-batches."""
-        return sum(size / micro_batches**exponent for exponent, size in self.growing.items())
+        """The bytes with the graph's batch cut into so many micro-batches.
+
+        In one, gradients of parameters come as activations go.
+        """
+        sizes = {power: size / micro_batches**power for power, size in self.growing.items()}
+        whole = sum(sizes.values())
+        return (
+            whole if micro_batches > 1 else whole - min(self.gradients, whole - sizes.get(0, 0.0))
+        )
 
 
-def _copies(graph: Graph, model: CostModel, again: Recomputation, op: Op) -> float:
+def _copies(graph: Graph, model: CostModel, again: Recomputation, op: Op, kept: Kept) -> float:
     """How often the outputs of an operator count."""
     has_grad = not graph.needs_grad.isdisjoint(op.outputs)
     if op.kind == "param":
         return model.parameter_copies if has_grad else 1
     if op.kind == "input":
         return bool(graph.consumers[op.outputs[0]])
-    if op.name in graph.free_ops or not is_saved(op, rule_of(op), has_grad):
+    if not kept.holds(op):
         return 0
     return again.output_weight(op)
 
 
 def least_bytes(graph: Graph, model: CostModel, again: Recomputation | None = None) -> float:
-    """`LeastBytes` of a graph at its own batch."""
-    return LeastBytes.of(graph, model, again or Recomputation(graph)).within(1)
+    """`LeastBytes` of a graph at its own batch, that of one of several micro-batches."""
+    return sum(LeastBytes.of(graph, model, again or Recomputation(graph)).growing.values())
 
 
 def least_at_turn(again: Recomputation, model: CostModel, micro_batches: int) -> float:

@@ -132,8 +132,9 @@ def among_chosen(builder: TableBuilder, tables: Tables, choice: Choice) -> Table
     return builder.among([np.array(sorted(own)) for own in rows], builder.prices).build()
 
 
-# (source's node table, its operator, output, target's node table, its operator, input, has grad)
-_WireKey = tuple[int, int, int, int, int, int, bool]
+# (source's node table, its operator, output, target's node table, its operator, input, and whether
+# it has a gradient, and is kept)
+_WireKey = tuple[int, int, int, int, int, int, bool, bool]
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,7 @@ class TableBuilder:
         if self.space.allowed is not None:  # a restriction may look at names
             return number
         ops, price = self.grouping.groups[number].ops, self.model.price
-        again = tuple(map(self.again.key, ops))
+        again = tuple((self.again.key(op), self.tables.kept.key(op)) for op in ops)
         counts = tuple(price.kind(op.name) for op in ops) if price else ()
         return self.grouping.kinds[number], again, number in self.last.groups, counts
 
@@ -353,11 +354,11 @@ class TableBuilder:
         for port in group.inputs:
             producer = self.graph.producers[port.tensor]
             source = self.grouping.owner[producer.name]
-            out = producer.outputs.index(port.tensor)
+            out, use = producer.outputs.index(port.tensor), (group.ops[port.op].name, port.index)
             key = (
-                self.nodes[source], position[producer.name], out,
-                self.nodes[number], port.op, self._first_alike(self.nodes[number], port),
-                (group.ops[port.op].name, port.index) in self.graph.gives_grad,
+                self.nodes[source], position[producer.name], out, self.nodes[number], port.op,
+                self._first_alike(self.nodes[number], port), use in self.graph.gives_grad,
+                use in self.tables.kept.readers,
             )  # fmt: skip
             found.append((source, key))
         return found
@@ -394,7 +395,7 @@ class TableBuilder:
         return wires
 
     def _wire(self, port: Port, key: _WireKey, source: Group, reader: str) -> _Wire:
-        given_node, position, out, wanted_node, _, _, has_grad = key
+        given_node, position, out, wanted_node, _, _, has_grad, is_kept = key
         given, wanted = self.group_tables[given_node], self.group_tables[wanted_node]
         back_given = back_wanted = None
         if has_grad:
@@ -405,7 +406,7 @@ class TableBuilder:
             self.graph.tensors[port.tensor].spec,
             1 if is_param else self.micro_batches,
             1 if is_param else self.again.passes(reader),
-            1.0 if is_param else self.again.weight(reader),
+            1.0 if is_param else is_kept * self.again.weight(reader),
             given.codes(lambda c: c.signatures[position].outs[out]),
             wanted.codes(lambda c: c.signatures[port.op].ins[port.index]),
             back_given,
@@ -440,9 +441,8 @@ class TableBuilder:
     def _copies(self, wire: _Wire) -> Table:
         """Bytes of an edge, mostly of the redistributed input, for each pair of strategies."""
         given, wanted = (words(c, len(wire.spec.shape)) for c in (wire.given, wire.wanted))
-        differs = given[:, None] != wanted
         copies = self.tables.held_bytes(wire.spec, wire.wanted)
-        found = np.where(differs, wire.kept * copies[None, :], 0.0)
+        found = np.where(given[:, None] != wanted, wire.kept * copies[None, :], 0.0)
         return found if wire.added is None else found + wire.added
 
 

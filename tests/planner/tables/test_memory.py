@@ -24,6 +24,7 @@ GRAPHS = {"wide": mlp(32, (512, 512, 512, 512, 96)), "attention": attention(8, 3
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("recomputes", [False, True])
 def test_one_look_tells_of_every_number_of_micro_batches(name, recomputes):
+    """In one, of a weight, its gradient and two slots, gradients come as activations go."""
     model = CostModel(cluster("gcp_a100", 8, 4))
     whole = micro_graph(GRAPHS[name], 1)
     blocks = repeated_blocks(whole) if recomputes else ()
@@ -33,7 +34,8 @@ def test_one_look_tells_of_every_number_of_micro_batches(name, recomputes):
     for parts in (1, 2, 4, 8):
         micro = micro_graph(GRAPHS[name], parts)
         needed = least_bytes(micro, model, Recomputation(micro, blocks))
-        assert least.within(parts) == pytest.approx(needed)
+        given = 0.0 if parts > 1 else min(least.gradients, needed - 4 * least.gradients)
+        assert least.within(parts) == pytest.approx(needed - given)
         assert needed < before
         before = needed
 

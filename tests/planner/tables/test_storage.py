@@ -179,7 +179,7 @@ def test_savings_are_the_difference_to_whole_storage():
         where,
         PlanOptions(
             micro_batches=2,
-            memory_limit_bytes=0.55 * stage_figures(free.stage).memory_peak("executor").bytes,
+            memory_limit_bytes=0.45 * stage_figures(free.stage).memory_peak("executor").bytes,
             baselines=False,
         ),
     )

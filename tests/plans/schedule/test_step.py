@@ -198,7 +198,7 @@ def test_the_price_of_a_stage_is_that_of_its_step(name: str):
     price, count = known.price, stage.micro_batches
     passes_s = count * (price.forward_s + price.backward_s)
     assert passes_s + price.once_s == pytest.approx(known.cost.iteration_s, rel=1e-9)
-    assert 0 <= price.hidden_s <= known.cost.hidden_s
+    assert 0 <= price.hidden_s <= known.cost.hidden_s * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("name", PLANS)

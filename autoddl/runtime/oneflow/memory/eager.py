@@ -23,7 +23,7 @@ from ....cost.collectives import Exchanged, Travel, workspace_while
 from ....cost.memory import beside_bytes
 from ....cost.step_tensors import OpPullback, view_of
 from ....graph.placed import PlannedOp
-from ....sbp.signature import OpSpec, is_matmul
+from ....sbp.signature import OpSpec, find_rule, is_matmul
 
 REDUCTIONS = ("reduce_sum", "reduce_mean")  # need a workspace of their input's size
 # kinds whose backward pass keeps no copy of an input that is no contiguous one
@@ -34,6 +34,7 @@ _COPIES_FORGOTTEN = frozenset(
         "layer_norm",
     }
 )  # fmt: skip
+_INPUTS = "x0 x1 x2 x3"  # of the kinds that keep all of them
 _SUMS = frozenset({"broadcast_add", "bias_add", "add_n", "scalar_add"})
 # of `kernels.lean`: their backward pass reads no input
 _LINEAR = frozenset({"broadcast_add", "add_n", "scalar_add", "broadcast_sub", "scalar_mul"})
@@ -43,6 +44,14 @@ _STRETCHED = frozenset({"broadcast_add", "broadcast_sub", "broadcast_mul", "broa
 _LIKE_INPUT = frozenset(
     {"narrow", "var", "dropout", "moe_dispatch", "deconv1d", "deconv2d", "deconv3d"}
 )
+
+
+def saves(kind: str) -> str:
+    """What is read in the backward pass, in the words of `Rule.saves`."""
+    rule = find_rule(kind)
+    if kind in _LINEAR or (rule is not None and rule.view in ("same", "reshape", "transpose")):
+        return ""
+    return _INPUTS if is_matmul(kind) or kind == "broadcast_mul" else "all"
 
 
 def kept_bytes(
@@ -113,10 +122,10 @@ def pull_back(op: OpPullback) -> None:
         return
     inputs, outputs = range(op.num_inputs), range(op.num_outputs)
     reads = [op.dy(o) for o in outputs if op.dy(o)]
-    if op.kind not in _LINEAR:
+    saved = saves(op.kind)
+    if saved:
         reads += map(op.x, inputs)
-    keeps_inputs = is_matmul(op.kind) or op.kind == "broadcast_mul"
-    if not keeps_inputs and op.kind not in _LINEAR:
+    if saved == "all":
         reads += map(op.y, outputs)
     if op.extra() in op.step.extras:
         reads.append(op.extra())
@@ -139,7 +148,7 @@ def pull_back(op: OpPullback) -> None:
         if is_stretched:
             workspace = max(workspace, _TERMS.get(op.kind, 1) * op.bytes_y())
     copies = [op.copied_dy(o) for o in outputs]
-    if keeps_inputs:  # one after the other
+    if saved == _INPUTS:  # one after the other
         workspace += max(*copies, *map(op.copied_x, inputs))
     else:
         workspace += sum(copies)

@@ -113,7 +113,7 @@ def pull_back(op: OpPullback) -> None:
     op.step.tape.act(f"backward of {op.op.name}", reads, makes, workspace)
 
 
-def saved_by(kind: str) -> str:
+def saves(kind: str) -> str:
     """What autograd keeps of an operator, in the words of `Rule.saves`."""
     rule = find_rule(kind)
     return "all" if rule is None or rule.saves is None else _SAVES.get(kind, rule.saves)
@@ -122,7 +122,7 @@ def saved_by(kind: str) -> str:
 def _saved(op: OpPullback) -> list[str]:
     """The tensors that autograd has kept."""
     inputs, outputs = range(op.num_inputs), range(op.num_outputs)
-    names = saved_by(op.kind).split()
+    names = saves(op.kind).split()
     if names == ["all"]:
         return [*map(op.x, inputs), *map(op.y, outputs)]
 

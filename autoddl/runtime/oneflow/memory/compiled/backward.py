@@ -67,29 +67,35 @@ def moving_bytes(travel: Travel) -> float:
     return collective_workspace(*placed, travel.before, travel.after, travel.mesh)
 
 
+def saves(kind: str) -> str:
+    """What the operator's rule says that its gradients read; of other kinds, everything."""
+    rule = find_rule(kind)
+    return "all" if rule is None or rule.saves is None else rule.saves
+
+
 def pull_back(op: Pullback) -> None:
     """Append the backward pass of `op` to the tape of its step."""
     RULES.get(op.kind, _by_facets)(op)
 
 
 def _by_facets(op: Pullback) -> None:
-    """What the operator's rule says that its gradients read; of other kinds, everything."""
+    """By what `saves` says."""
     rule = find_rule(op.kind)
     if rule is not None and rule.view in ("same", "reshape"):
         op.give_view(0, op.dy())
         return
-    saves = "all" if rule is None or rule.saves is None else rule.saves
+    saved = saves(op.kind)
     inputs, outputs = range(op.num_inputs), range(op.num_outputs)
-    if saves == "other":  # of a product of two
+    if saved == "other":  # of a product of two
         for index in (1, 0):
             op.give(index, [op.dy(), op.x(1 - index)])
         return
-    if saves == "all":
+    if saved == "all":
         reads = [*map(op.x, inputs), *map(op.y, outputs), *filter(None, map(op.dy, outputs))]
     else:
         reads = [op.dy(), *([op.x(0)] if op.kind in _READ_FOR_SHAPE else [])]
         names = {f"x{i}": op.x for i in inputs} | {"y0": op.y}
-        for name in saves.split():
+        for name in saved.split():
             if name == "beside":
                 reads.append(op.extra())
             elif name in names:
