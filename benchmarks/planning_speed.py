@@ -172,7 +172,6 @@ def _measured(case: Case) -> dict[str, Any]:
         (elimination, "eliminate", "elimination"),
         (reduced_costs.ReducedCosts, "__init__", "reduced costs"),
         (pareto_elimination, "least_within", "Pareto elimination"),
-        (realize, "held_bytes", "memory added up"),
         (realize, "required_bytes", "fullest moment"),
         (realize, "place", "placements"),
         (mesh, "write_stage", "writing the plan"),

@@ -161,7 +161,7 @@ def _kept(graph: Graph, saves: Callable[[str], str], blocks: Blocks) -> Kept:
             continue
         makers.add(op.name)
         uses = [use for name in op.outputs for use in graph.consumers[name]]
-        if len(uses) == 1 and min(found, default=0) >= 0:
+        if op.kind != "stage_input" and len(uses) == 1 and min(found, default=0) >= 0:
             ((reader, index),) = uses
             if not _is_view(reader) and reader.name not in block_of:
                 takers[reader.name, index] = op.name
