@@ -313,7 +313,7 @@ class PlanFigures:
         A pipeline takes longer (`iteration_s`): its stages also wait for each other.
         """
         busiest = max(
-            (stage_figures(stage).cost for stage in self.plan.stages),
+            (stage_figures(self.plan.stages[n]).cost for n in dict.fromkeys(self.same_as)),
             key=lambda cost: cost.iteration_s,
         )
         if len(self.plan.stages) == 1:

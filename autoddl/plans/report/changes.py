@@ -112,7 +112,7 @@ def _row(plan: Plan, change: Change) -> Row:
 def repeated(plan: Plan) -> float:
     """The share of all that the devices compute that another device computes as well."""
     every = once = 0.0
-    for stage in plan.stages:
+    for stage in (plan.stages[first] for first in figures(plan).same_as):
         for layer in stage.layers:
             seconds = stage_figures(stage).layer_cost(layer).compute_s * stage.mesh.size
             every += seconds

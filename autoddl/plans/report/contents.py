@@ -20,7 +20,7 @@ from .layers import layers_table
 from .machine import estimates, estimates_notes, machine_sections
 from .notation import placement
 from .sections import Column, Figure, Figures, Notation, Part, Report, Row, Section, Table
-from .stage_sections import stage_sections
+from .stage_sections import needed_alone, stage_sections
 from .why import why
 
 OURS = "this plan"
@@ -44,7 +44,7 @@ def report(plan: Plan, anew: Sequence[Change] = (), *, brief: bool = False) -> R
     parts = tuple(
         Part(
             f"{word} {number}",
-            stage_sections(stage, brief),
+            needed_alone(stage) if brief and first != number else stage_sections(stage, brief),
             f"{word} {first}" if first != number else "",
         )
         for number, (stage, first) in enumerate(
@@ -57,8 +57,10 @@ def report(plan: Plan, anew: Sequence[Change] = (), *, brief: bool = False) -> R
     if brief and not several:
         return Report(*titles(plan), sections, parts)
     sections = *sections, _stages(plan, needed), _transfers(plan)
+    if brief:
+        return Report(*titles(plan), sections, parts, (), "stages")
     closing = (changes(plan, anew), _schemes(plan), *machine_sections(plan.cluster))
-    return Report(*titles(plan), sections, parts, () if brief else closing, "stages")
+    return Report(*titles(plan), sections, parts, closing, "stages")
 
 
 def titles(plan: Plan) -> tuple[str, str]:

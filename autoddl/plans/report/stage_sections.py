@@ -48,6 +48,14 @@ def stage_sections(stage: StagePlan, brief: bool = False) -> tuple[Section, ...]
     return tuple(section for section in sections if section is not None)
 
 
+def needed_alone(stage: StagePlan) -> tuple[Section, ...]:
+    """What a device needs, where all else is told of an equal stage.
+
+    So the short account of GPT-3 175B in 8 stages, six of which are equal, takes half as long.
+    """
+    return (_memory(stage_figures(stage)),)
+
+
 def memory_table(peak: Peak, limit_bytes: float, may_be_off: float = 0) -> Table:
     """What a device holds at the fullest moment of a step, by cause, held against the limit.
 

@@ -1,11 +1,14 @@
 """A plan in words: what is said, that it fits the width, and one layer by itself."""
 
+import dataclasses
 import re
+from collections import Counter
 
 import pytest
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.plans import stage_figures
 from autoddl.plans.figures import figures
 from autoddl.plans.format import short_signature, short_topology, written
 from autoddl.plans.report import explain, report
@@ -15,6 +18,8 @@ from autoddl.plans.stage import MEANINGS
 from tests.clusters import cluster
 from tests.graphs import attention
 from tests.plans.example import BOTH, PLAN, STAGED
+
+IN_4 = PlanOptions(stages=4, micro_batches=4)
 
 
 def test_explain_names_layers_alternatives_and_steps():
@@ -69,11 +74,27 @@ def test_a_pipeline_is_explained_before_its_stages():
 
 
 def test_stages_with_one_plan_are_explained_once():
-    plan = find_plan(
-        attention(8, 8, 6, 16, 2), cluster("gcp_a100", 4, 1), PlanOptions(stages=4, micro_batches=4)
-    )
+    plan = find_plan(attention(8, 8, 6, 16, 2), cluster("gcp_a100", 4, 1), IN_4)
     assert figures(plan).same_as[:2] == (0, 1) and set(figures(plan).same_as[2:]) & {0, 1, 2} == {1}
     assert explain(plan).count(": the plan of stage 1") == figures(plan).same_as[2:].count(1)
+
+
+def test_the_short_account_works_out_no_more_than_it_shows(monkeypatch):
+    plan = find_plan(attention(8, 8, 6, 16, 2), cluster("gcp_a100", 4, 1), IN_4)
+    priced: list[int] = []
+    account = stage_figures.account
+    monkeypatch.setattr(
+        stage_figures,
+        "account",
+        lambda graph, *a: (priced.append(id(graph)), account(graph, *a))[1],
+    )
+    same, whole = figures(plan).same_as, text(report(plan), brief=True)
+    assert text(report(plan, brief=True), brief=True) == whole
+    own = dataclasses.replace(plan, stages=tuple(map(dataclasses.replace, plan.stages)))
+    priced.clear()
+    report(own, brief=True)
+    each = 3  # its costs, and of one micro-batch and two what they take
+    assert Counter(priced) == {id(own.stages[n].graph): each for n in same}
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
