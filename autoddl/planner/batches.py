@@ -10,8 +10,9 @@ result. If one is far above its estimate, that is corrected, and others may be w
 Gradients travel beside the backward pass of the last micro-batch. So the plan that overlaps is
 sought in fewer micro-batches, too (`overlapped`), the most promising first. BERT on HAP's 32
 devices takes 1.20 s a step in one, which as a serial step is slower than in two, and 1.41 s in two.
-Where memory is short it is sought in the next more, too, which have room for buckets: without that
-8 of 17 MLPs on four laptops took 1.03 to 1.3 times as long.
+Where memory is short and what is faster does not fit, or two in flight are no faster, it is sought
+in the next more, too, which have room: without that 8 of 17 MLPs on four laptops took 1.03 to 1.3
+times as long.
 
 Of a plan that runs blocks again, as few blocks as fit are run again, the first ones: at the
 placements found, and then by a search with these few. `Batches.best` returns the result.
@@ -52,32 +53,31 @@ def overlapped(batches: Batches, first: Candidate, options: PlanOptions) -> tupl
 
     first: the best serial plan, with whose micro-batches it begins
     """
-    one, tried = batches.one, [False]
+    one, done = batches.one, list[Overlapped]()
     turns = () if options.in_flight else batches.counts
 
-    def search(serial: Candidate, tries: int) -> Candidate:
-        own = Overlapped(one, turns, one.estimator.model, [serial])
+    def search(serial: Candidate, tries: int, below_s: float = math.inf) -> Candidate:
+        done.append(Overlapped(one, turns, one.estimator.model, [serial], below_s))
         with before(more(tries, "other number of micro-batches", "other numbers", most=True)):
-            found = own.search()
-        tried.append(own.tried_two)
-        return found
+            return done[-1].search()
 
     best = search(first, sum(n < first.key[0] for n in batches.counts))
     try:
-        fewer = batches.others(first, best, options.checkpointing)
+        more_too = done[0].may_gain(_WORTH_OVERLAP)
+        fewer = batches.others(first, best, options.checkpointing, more_too)
         while fewer and not one.is_over and not best.result.is_stopped:
             least_s, parts = fewer.pop(0)
             if least_s >= best.step_s * (1 - _WORTH_OVERLAP):
                 break
             serial = Batches((parts,), one).best(options.checkpointing)
-            found = serial and search(serial, len(fewer))
+            found = serial and search(serial, len(fewer), best.step_s)
             if found and found.step_s < best.step_s:
                 best = found
             elif found and found.result.is_stopped:  # Ctrl-C ends what follows, too
                 best = best.ended(found.result.end)
     except (KeyboardInterrupt, Ended) as ended:
         best = best.ended("budget" if isinstance(ended, Ended) else "interrupted")
-    return best, any(tried)
+    return best, any(own.tried_two for own in done)
 
 
 @dataclass
@@ -98,6 +98,7 @@ class Batches:
     runs_again: bool = False
     _failed: set[tuple[int, Blocks]] = field(default_factory=set)
     _first_fits: dict[tuple[Blocks, bool], int] = field(default_factory=dict)
+    _found: dict[tuple[int, Blocks, bool], Candidate] = field(default_factory=dict)
     _best: Candidate | None = None
 
     @property
@@ -246,17 +247,18 @@ class Batches:
         return best
 
     def others(
-        self, serial: Candidate, best: Candidate, checkpointing: Checkpointing
+        self, serial: Candidate, best: Candidate, checkpointing: Checkpointing, more_too: bool
     ) -> list[tuple[float, int]]:
         """Other micro-batches than a serial plan's, whose plans may overlap in less than the best.
 
         Each with the seconds of the least step that may be, the most promising first.
+        more_too: where memory is short, the next more, too
         """
         found: list[tuple[float, int]] = []
         if self.one.is_over or not self.one.algorithm.proves_bound:
             return found
         fewest = self.fewest(checkpointing)
-        more = [n for n in self.counts if n > serial.key[0]][: not serial.is_near_free]
+        more = [n for n in self.counts if n > serial.key[0]][: more_too and not serial.is_near_free]
         for parts in (*(n for n in self.counts if fewest <= n < serial.key[0]), *more):
             if self.one.is_over or best.result.is_stopped:
                 break
@@ -364,12 +366,17 @@ class Batches:
     def _search(self, parts: int, beat_s: float, blocks: Blocks) -> Candidate | None:
         """A search, if the micro-batches can be divided as the space asks, or there is one only."""
         self._check()
+        key = parts, blocks, self.one.is_rough
+        if key in self._found and self._found[key].seconds < beat_s:  # with fewer blocks again
+            return self._found[key]
         try:
             found = self.one.plan(parts, beat_s, blocks)
         except NoStrategy:
             if len(self.counts) == 1:
                 raise
             return None
+        if found is not None and not found.result.is_stopped:
+            self._found[key] = found
         if found is not None and (self._best is None or found.seconds < self._best.seconds):
             self._best = found
             again = f", {len(blocks)} blocks run again" if blocks else ""
@@ -413,18 +420,10 @@ class Batches:
         """The plan with as few blocks run again as fit, placed as before or searched anew."""
         for _ in range(_REFINEMENTS):
             self._check()
-            again = found.tables.again
-            blocks = again.blocks
-            if not blocks or not found.fits_with(replace(again, blocks=blocks[:-1])):
+            again, blocks = found.tables.again, found.tables.again.blocks
+            high = found.fewest_again(self._check)
+            if high == len(blocks):
                 return found
-            low, high = 0, len(blocks) - 1
-            while low < high:
-                self._check()
-                middle = (low + high) // 2
-                if found.fits_with(replace(again, blocks=blocks[:middle])):
-                    high = middle
-                else:
-                    low = middle + 1
             parts, fewer = key = found.tables.micro_batches, blocks[:high]
             searched = None if key in self._failed else self._search(parts, math.inf, fewer)
             cost = self._cost(found, fewer)

@@ -156,12 +156,18 @@ class FittedSearch:
         return self.within_limit(tables, first, is_thorough=False)
 
     def within_limit(
-        self, tables: Tables, first: SearchResult, is_thorough: bool = True
+        self,
+        tables: Tables,
+        first: SearchResult,
+        is_thorough: bool = True,
+        known: Candidate | None = None,
     ) -> Candidate | None:
         """The first result if its peak fits the memory, else the best one found that does.
 
         is_thorough: higher limits are tried again where a lower one costs much time
+        known: the first result as a plan, if something has been worked out for it
         """
+        self._last = known or self._last
 
         def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
             problem = dataclasses.replace(tables.problem, memory_limit=limit)

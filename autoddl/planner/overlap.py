@@ -56,7 +56,7 @@ from .estimate import (
     least_in_flight_s,
     one_at_a_time,
 )
-from .fit_in_memory import FittedSearch, Searched
+from .fit_in_memory import FittedSearch
 from .options import MOST_IN_FLIGHT
 from .realize import Candidate
 from .tables.storage_table import GroupTable
@@ -95,15 +95,18 @@ class Overlapped:
             than that of the serial plan; () for never
     model:  of serial steps
     known:  the plans so far, the serial one first
+    below_s: a plan that takes as long is of no use
     """
 
     one: FittedSearch
     counts: Sequence[int]
     model: CostModel
     known: list[Candidate]
+    below_s: float = math.inf
     tried_two: bool = False
+    _has_turned: bool = False  # two micro-batches in flight were searched
     _is_interrupted: bool = False
-    _searched_of: dict[int, Searched] = field(default_factory=dict)  # number of a known plan
+    _searched_of: dict[int, SearchResult] = field(default_factory=dict)  # number of a known plan
     _fitting_of: dict[int, Candidate | None] = field(default_factory=dict)
 
     def search(self) -> Candidate:
@@ -160,7 +163,7 @@ class Overlapped:
             if self._is_near(bound, self.one.budget.gap):
                 return bound
             in_flight, ends = estimator.micro.in_flight, self._ends(self.known[0])
-            best_s, paths = self._best.step_s, self.known[0].paths
+            best_s, paths = self._to_beat, self.known[0].paths
             found, own_s = _faster(builder, in_flight, ends, best_s, paths)
             found_s = min(found_s, own_s)
             if found is not None:
@@ -169,11 +172,13 @@ class Overlapped:
         return max(bound, found_s)
 
     def _is_near(self, bound: float, share: float) -> bool:
-        """Whether the best plan takes at most that share more than a bound.
+        """Whether the best plan, or what is known elsewhere, takes that share more than a bound.
 
         Whether a plan fits takes long to find out: it is only if one that is so near might.
         """
         most_s = bound * (1 + share)
+        if self.below_s <= most_s:
+            return True
         return self._least_s <= most_s and self._best.step_s <= most_s
 
     @property
@@ -186,8 +191,11 @@ class Overlapped:
         """The fastest of the known plans that fit the memory, as the serial one does."""
         best: Candidate | None = None
         for number in sorted(range(len(self.known)), key=lambda n: self.known[n].least_s):
-            if best is not None and self.known[number].least_s >= best.step_s:
+            least_s = self.known[number].least_s
+            if best is not None and least_s >= best.step_s:
                 break
+            if number and least_s >= self.below_s:
+                continue
             if number not in self._fitting_of:
                 self._fitting_of[number] = self._fitting(number)
             found = self._fitting_of[number]
@@ -196,6 +204,19 @@ class Overlapped:
         assert best is not None
         return best
 
+    def may_gain(self, share: float) -> bool:
+        """Whether more micro-batches may save more than a share: what is faster does not fit.
+
+        Or two in flight, which do not fit or have too little to hide, are not faster.
+        """
+        best = self._best
+        is_one = self._has_turned and not best.turns
+        return is_one or self._least_s < best.step_s * (1 - share)
+
+    @property
+    def _to_beat(self) -> float:
+        return min(self._best.step_s, self.below_s)
+
     def _fitting(self, number: int) -> Candidate | None:
         """A known plan, or what fits instead."""
         found = self.known[number]
@@ -203,9 +224,10 @@ class Overlapped:
             return found
         if self._is_interrupted:
             return None
-        fits = self.one.within_limit(*self._searched_of[number], is_thorough=False)
+        own = found.tables, self._searched_of[number]
+        fits = self.one.within_limit(*own, is_thorough=False, known=found)
         self.one.check_interrupted()
-        found = None if fits is None else replace(fits, tables=found.tables).serial()
+        found = None if fits is None else fits.serial()
         return found if found is not None and found.fits else None
 
     def _likely(self) -> StepPrice:
@@ -274,7 +296,7 @@ class Overlapped:
         self.one.check_interrupted()
         tables, result = searched
         found = Candidate(replace(tables, model=self.model), result, self.known[0].paths).serial()
-        self._searched_of[len(self.known)] = searched
+        self._searched_of[len(self.known)] = result
         self.known.append(found)
         return result.lower_bound
 
@@ -288,7 +310,7 @@ class Overlapped:
         """The plans that were found with two micro-batches in flight, those that may be faster."""
         if self.one.is_over:  # the turns of a rough plan, whose blocks differ, took 16 s (GPT-36B)
             return
-        best = self._best
+        best, below_s = self._best, self.below_s
         two = replace(self.one, estimator=self._in_turns)
         builder = two.estimator.builder(parts, blocks)
         self.tried_two = True
@@ -296,11 +318,14 @@ class Overlapped:
             tables = among_chosen(builder, found.tables, found.result.choice)
             result = tables and two.search(tables.problem, math.inf)
             two.check_interrupted()
-            if tables is None or result is None:
+            if tables is None:
+                continue
+            self._has_turned = True
+            if result is None:
                 continue
             turned = Candidate(tables, result, found.paths, found)
-            least_s = least_in_flight_s(turned.one_by_one, parts)
-            if least_s < best.step_s and turned.least_s < best.step_s and turned.fits:
+            least_s, most_s = least_in_flight_s(turned.one_by_one, parts), min(best.step_s, below_s)
+            if least_s < most_s and turned.least_s < most_s and turned.fits:
                 best = min(best, turned, key=lambda one: one.step_s)
                 self.known.append(turned)
 

@@ -8,7 +8,7 @@ the buckets in which gradients travel together (`travel`), and whether that fits
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -298,8 +298,9 @@ class Candidate:
         if self.is_roomy or self._has_room_for(found):
             return found
         each = tuple((number,) for bucket in found[0] for number in bucket)
-        for own in dict.fromkeys((found, (found[0], ()), (each, ()))):
-            if max(self._serial_bytes, self._fullest(self.tables.again, limit, own)) <= limit:
+        tried = dict.fromkeys((found, (found[0], ()), (each, ())))
+        for own in tried if self._serial_bytes <= limit else ():
+            if self._fullest(self.tables.again, limit, own) <= limit:
                 return own
         return AT_THE_END
 
@@ -365,6 +366,27 @@ class Candidate:
         """Whether a step fits if other blocks are recomputed."""
         limit = self.tables.model.limit_bytes
         return self._fullest(again, limit) <= limit
+
+    def fewest_again(self, check: Callable[[], None]) -> int:
+        """How many of its blocks, the first ones, must run again; with fewer it needs more memory.
+
+        Tried is what straight lines say: of GPT-36B on 256 one number, not five.
+        check: asked on the way, raises what ends the planning
+        """
+        again, limit = self.tables.again, self.tables.model.limit_bytes
+        low, high = -1, len(again.blocks)  # the former does not fit
+        guess, excess = high - 1, {high: self.excess_bytes}
+        while low + 1 < high:
+            check()
+            own = replace(again, blocks=again.blocks[:guess])
+            excess[guess] = self._fullest(own, limit) - limit
+            low, high = (low, guess) if excess[guess] <= 0 else (guess, high)
+            other = low if low >= 0 else min(n for n in excess if n > high)
+            each = (excess[other] - excess[high]) / (high - other)
+            is_bent = each <= 0 or len(excess) % 4 == 0
+            guess = (low + high) // 2 if is_bent else high + math.ceil(excess[high] / each)
+            guess = min(max(guess, low + 1), high - 1)
+        return high
 
     def _fullest(self, again: Recomputation, limit: float, travel: Bucketed = AT_THE_END) -> float:
         """Bytes of a step at its fullest moment, which may be more or less than what adds up.

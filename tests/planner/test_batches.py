@@ -1,10 +1,14 @@
 """Which blocks the planner recomputes, and when."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from autoddl import explain
+from autoddl.cost.exchange import AT_THE_END
 from autoddl.graph.regions import Blocks
-from autoddl.planner import batches
+from autoddl.planner import batches, realize
 from autoddl.planner.estimate import Estimate, Estimator
 from autoddl.planner.fit_in_memory import FittedSearch
 from autoddl.planner.options import PlanOptions
@@ -203,3 +207,59 @@ def test_ctrl_c_in_fewer_micro_batches_ends_what_follows_too(monkeypatch):
     options = PlanOptions(memory_limit_bytes=6.2e6, baselines=False)
     plan = find_plan(mlp(4096, (256,) * 6), cluster("laptop", 4, 1), options)
     assert len(found) == 2 and plan.was_interrupted
+
+
+def _candidate(tables: Any) -> Candidate:
+    """With nothing else in it."""
+    nothing: Any = None
+    return Candidate(tables, nothing, nothing)
+
+
+@pytest.mark.parametrize(
+    ("bytes_of", "most"), [(lambda n: 100 - n, 3), (lambda n: 100 - n - 20 * (n > 38), 8)]
+)
+@pytest.mark.parametrize("limit", [50, 57, 58.5, 61, 99, 101])
+def test_how_many_blocks_must_run_again_takes_few_looks(monkeypatch, bytes_of, most, limit):
+    """As a look at each number says, whatever the last blocks save."""
+    blocks = tuple((f"op{n}",) for n in range(44))
+    again = SimpleNamespace(blocks=blocks)
+    tables = SimpleNamespace(again=again, model=SimpleNamespace(limit_bytes=limit))
+    looked = []
+
+    def fullest(self, again, limit):
+        looked.append(len(again.blocks))
+        return bytes_of(len(again.blocks))
+
+    monkeypatch.setattr(Candidate, "_fullest", fullest)
+    monkeypatch.setattr(realize, "replace", lambda again, blocks: SimpleNamespace(blocks=blocks))
+    monkeypatch.setattr(Candidate, "excess_bytes", bytes_of(44) - limit)
+    found = _candidate(tables).fewest_again(lambda: None)
+    fitting = [n for n in range(45) if bytes_of(n) <= limit]
+    assert found == min(fitting, default=44)
+    assert len(looked) == len(set(looked)) <= most
+
+
+def test_buckets_are_not_looked_at_where_the_step_without_them_does_not_fit(monkeypatch):
+    limit = SimpleNamespace(overlap=True, limit_bytes=10.0)
+    known = {
+        "_free_travel": (((0, 1),), ()), "is_roomy": False, "_serial_bytes": 11.0,
+        "_has_room_for": lambda self, travel: False, "_fullest": None,
+    }  # fmt: skip
+    for name, value in known.items():
+        monkeypatch.setattr(Candidate, name, value)
+    assert _candidate(SimpleNamespace(model=limit, again=None)).travel == AT_THE_END
+
+
+def test_nothing_is_fitted_that_is_slower_than_a_plan_in_other_micro_batches(monkeypatch):
+    tried: list[tuple[float, float]] = []
+    fitting = Overlapped._fitting
+
+    def counting(self: Overlapped, number: int) -> Candidate | None:
+        if number:  # not the serial plan itself, which fits
+            tried.append((self.known[number].least_s, self.below_s))
+        return fitting(self, number)
+
+    monkeypatch.setattr(Overlapped, "_fitting", counting)
+    options = PlanOptions(memory_limit_bytes=6.2e6, baselines=False)
+    find_plan(mlp(4096, (256,) * 6), cluster("laptop", 4, 1), options)
+    assert tried and all(least_s < below_s for least_s, below_s in tried)
