@@ -21,7 +21,7 @@ from ..sbp.layout import TensorSpec, even_bytes
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, P
 from ..sbp.redistribute import path_cost
-from ..sbp.signature import Inner, find_rule, signatures_of
+from ..sbp.signature import Inner, find_rule
 from .exchange import Buckets, exchanges, sharers
 from .memory import Held, held_bytes, placed_alike
 from .model import CostModel
@@ -241,7 +241,7 @@ def divided_by(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> Divided:
 
 def inner_of(graph: Graph, op: Op) -> Inner:
     """The collectives inside `op`; an operator has one kind of them."""
-    return next(s.inner for s in signatures_of(graph.spec(op)) if s.inner is not None)
+    return next(s.inner for s in graph.signatures(op) if s.inner is not None)
 
 
 @dataclass(frozen=True)

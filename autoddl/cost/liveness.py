@@ -28,7 +28,7 @@ rules of the back end (`memory_rules.MemoryRules`).
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -64,11 +64,10 @@ class StepTape(StepTensors):
     operators: OperatorMemory = field(kw_only=True)
     in_flight: int = field(kw_only=True, default=1)
     is_first: bool = field(kw_only=True, default=False)
-    course_of: Callable[[StepTape], Strand] = field(
-        kw_only=True, default=lambda step: step.course()
-    )
+    course_of: Callable[[StepTape], Strand] = field(kw_only=True, default=lambda s: s.course())
     marks: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     _filled: dict[Key, str] = field(default_factory=dict)
+    _laid: Counter[int] = field(default_factory=Counter)  # gradients in a bucket, by its first one
     _travelling: list[str] = field(default_factory=list)  # buckets, beside what is computed
     _held: dict[Key, tuple[Op, int, str, NdSbp]] = field(default_factory=dict)  # that wait
     _passes: int = 0  # operators whose backward pass is over
@@ -399,9 +398,10 @@ class StepTape(StepTensors):
     def _fill(self, key: Key, gradient: str) -> None:
         """Lay a gradient into its bucket, which travels when it is full, unless it waits."""
         self._filled[key] = gradient
-        members = [self._every[n] for n in self._bucket_of[key]]
-        if not self._leaving and all(member.key in self._filled for member in members):
-            self._send(members)
+        bucket = self._bucket_of[key]
+        self._laid[bucket[0]] += 1
+        if not self._leaving and self._laid[bucket[0]] == len(bucket):
+            self._send([self._every[n] for n in bucket])
 
     def _send(self, members: Sequence[Exchange]) -> None:
         """A bucket that is full."""

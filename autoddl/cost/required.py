@@ -235,7 +235,8 @@ def _planned_alike(plan: PlannedStep) -> Iterator[list[AlikeBlock]]:
     that of a block beside it.
     """
     for run in alike_blocks(plan.graph):
-        for count in (1, 2):  # of schemes whose blocks cost the same in two ways, plans alternate
+        # of schemes whose blocks cost the same in two ways, plans alternate
+        for count in (1, 2) if len(run) > KEPT else ():
             keys = _Keys(plan, list(_joined(run, count)))
             numbers = (list(same) for _, same in groupby(range(len(keys.blocks)), keys.of))
             found = [[keys.blocks[n] for n in same] for same in numbers]
@@ -260,12 +261,8 @@ class _Keys:
         }
 
     def of(self, number: int) -> Hashable:
-        plan, again, block, uses = (
-            self.plan,
-            self.plan.again,
-            self.blocks[number],
-            self._uses[number],
-        )
+        plan, again = self.plan, self.plan.again
+        block, uses = self.blocks[number], self._uses[number]
         edges = map(plan.edges.get, uses)
         steps = (None if e is None else (e.forward, e.backward, e.zero_stage) for e in edges)
         together = [self._places(number, self._beside[use]) for use in uses if use in self._beside]
@@ -283,10 +280,13 @@ class _Keys:
 
     def _places(self, number: int, uses: Sequence[Key]) -> tuple[tuple[int, int], ...] | None:
         """Of what is in one bucket, how many blocks later it is, and where; None if it is far."""
-        found = [self._at.get(use) for use in uses]
-        places = tuple((at[0] - number, at[1]) for at in found if at is not None)
-        is_near = len(places) == len(found) and all(abs(later) <= 1 for later, _ in places)
-        return places if is_near else None
+        places: list[tuple[int, int]] = []
+        for use in uses:  # of the whole model, where all travels in one bucket
+            at = self._at.get(use)
+            if at is None or abs(at[0] - number) > 1:
+                return None
+            places.append((at[0] - number, at[1]))
+        return tuple(places)
 
 
 def _joined(run: Sequence[AlikeBlock], count: int) -> Iterator[AlikeBlock]:

@@ -34,12 +34,13 @@ like the one before.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from ...cost.account import Trips, inner_of, inner_trip
 from ...cost.exchange import Buckets, Exchange, Waits, exchanges, leaving
+from ...cost.memory import placed_alike
 from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...graph.graph import SOURCE_KINDS, Graph, Op
@@ -50,6 +51,8 @@ from .simulate import Queued, Slowdown, run
 
 COMPUTING: tuple[Cause, ...] = ("forward", "backward")
 _COMPUTE, _COMMUNICATE = 0, 1
+_Each = tuple[float, ...]
+_Seconds = tuple[float, float, _Each, _Each, _Each, _Each, tuple[float, float], _Each]
 _ALIKE = 3  # micro-batches: any further one takes as long as the last of these
 _ROUNDING = 1e-12  # of a serial step: what is hidden is a difference of sums of all its tasks
 
@@ -289,17 +292,28 @@ class StepMaker:
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
-        """Those that run, in graph order."""
+        """Those that run, in graph order; those that are placed alike take the same seconds."""
         number_of = {e.key: number for number, e in enumerate(self.exchanges)}
-        return tuple(
-            self._operator(op, number_of) for op in self.graph.ops if op.kind not in SOURCE_KINDS
-        )
+        alike = placed_alike(self.graph, self.ops, self.edges)
+        known: dict[Hashable, _Seconds] = {}
+        found: list[Operator] = []
+        for op in self.graph.ops:
+            if op.kind in SOURCE_KINDS:
+                continue
+            numbers = [number_of.get((op.name, index)) for index in range(len(op.inputs))]
+            travels = tuple(number is not None for number in numbers)
+            key = alike[op.name], op.name in self.again.block_of, travels
+            if key not in known:
+                known[key] = self._seconds_of(op, travels)
+            found.append(Operator(op, *known[key], tuple(n for n in numbers if n is not None)))
+        return tuple(found)
 
-    def _operator(self, op: Op, number_of: Mapping[tuple[str, int], int]) -> Operator:
+    def _seconds_of(self, op: Op, travels: Sequence[bool]) -> _Seconds:
+        """travels: whether each input's gradient is one of the exchanges"""
         graph, trips, placed = self.graph, self._trips, self.ops[op.name]
-        forward_s, backward_s = self._computing(op, placed)
+        free = op.name in graph.free_ops
+        forward_s, backward_s = (0.0, 0.0) if free else trips.seconds(graph, op, placed)
         first, again, arrive, back = [], [], [], []
-        exchanged: list[int] = []
         for index, tensor in enumerate(op.inputs):
             edge = self.edges.get((op.name, index))
             if edge is None:
@@ -309,9 +323,7 @@ class StepMaker:
             is_param, returned = producer.kind == "param", placed.grad_ins[index]
             kind = arrive if not is_param else again if edge.zero_stage == 3 else first
             kind.append(trips.along(spec, given, edge.forward).seconds)
-            if (op.name, index) in number_of:
-                exchanged.append(number_of[op.name, index])
-            elif edge.backward and returned is not None:
+            if not travels[index] and edge.backward and returned is not None:
                 back.append(trips.along(spec, returned, edge.backward).seconds)
         inner = 0.0, 0.0
         if placed.inner_axes:
@@ -322,21 +334,7 @@ class StepMaker:
             tuple(seconds for seconds in found if seconds) for found in (first, arrive, back)
         )
         gathers = tuple(again), () if op.name in self.again.block_of else tuple(again)
-        own = forward_s, backward_s, first, *gathers, arrive, inner, back
-        return Operator(op, *own, tuple(exchanged))
-
-    def _computing(self, op: Op, placed: PlannedOp) -> tuple[float, float]:
-        """Seconds of an operator, forward and backward; those of equal blocks are known."""
-        if op.name in self.graph.free_ops:
-            return 0.0, 0.0
-        key = self.graph.alike[op.name], id(placed)
-        if key not in self._computed:
-            self._computed[key] = self._trips.seconds(self.graph, op, placed)
-        return self._computed[key]
-
-    @cached_property
-    def _computed(self) -> dict[tuple[int, int], tuple[float, float]]:
-        return {}
+        return forward_s, backward_s, first, *gathers, arrive, inner, back
 
 
 @dataclass

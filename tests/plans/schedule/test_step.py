@@ -15,7 +15,7 @@ from autoddl.plans.figures import figures
 from autoddl.plans.report.terminal import explain
 from autoddl.plans.schedule.buckets import best_buckets, best_waits
 from autoddl.plans.schedule.simulate import Queued, run
-from autoddl.plans.schedule.step import StepTask
+from autoddl.plans.schedule.step import StepMaker, StepTask
 from autoddl.plans.stage import StagePlan
 from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
@@ -68,6 +68,27 @@ def test_the_serial_step_takes_what_the_account_adds_up(name: str):
     assert known.maker.step((), 3).end_s == pytest.approx(three.iteration_s, rel=1e-9)
     computed = sum(t.seconds for t in tasks if t.cause in ("forward", "backward"))
     assert computed == pytest.approx(three.compute_s, rel=1e-9)
+
+
+def test_the_seconds_of_operators_that_are_placed_alike_are_worked_out_once(monkeypatch):
+    asked: list[str] = []
+    own = StepMaker._seconds_of
+    monkeypatch.setattr(
+        StepMaker,
+        "_seconds_of",
+        lambda maker, op, at: (asked.append(op.name), own(maker, op, at))[1],
+    )
+    counts = {}
+    for layers in (4, 8):
+        graph = attention(layers, 8, 8, 8, 2)
+        plan = find_plan(graph, cluster("laptop", 2, 2), space=data_parallel(graph))
+        asked.clear()
+        counts[layers] = (
+            len(dataclasses.replace(stage_figures(plan.stage).maker).operators),
+            len(asked),
+        )
+    (few, priced), (many, still) = counts[4], counts[8]
+    assert many > few > priced >= still
 
 
 def test_what_leaves_last_is_not_told_to_be_hidden_by_rounding():
