@@ -367,8 +367,8 @@ class Batches:
         """A search, if the micro-batches can be divided as the space asks, or there is one only."""
         self._check()
         key = parts, blocks, self.one.is_rough
-        if key in self._found and self._found[key].seconds < beat_s:  # with fewer blocks again
-            return self._found[key]
+        if key in self._found:  # with fewer blocks again
+            return self._found[key] if self._found[key].seconds < beat_s else None
         try:
             found = self.one.plan(parts, beat_s, blocks)
         except NoStrategy:
@@ -425,11 +425,14 @@ class Batches:
             if high == len(blocks):
                 return found
             parts, fewer = key = found.tables.micro_batches, blocks[:high]
-            searched = None if key in self._failed else self._search(parts, math.inf, fewer)
             cost = self._cost(found, fewer)
-            if searched is None or cost.iteration_s < searched.seconds:
-                bound = min((searched or found).result.lower_bound, cost.iteration_s)
-                own = {"cost": cost.iteration_s, "memory": cost.memory_bytes, "lower_bound": bound}
+            most_s = cost.iteration_s
+            searched = None if key in self._failed else self._search(parts, most_s, fewer)
+            if searched is None or most_s < searched.seconds:
+                bounds = self.estimator.estimate(parts, fewer).bounds
+                lower = bounds.bound if bounds and not searched else math.inf
+                bound = min((searched or found).result.lower_bound, lower, most_s)
+                own = {"cost": most_s, "memory": cost.memory_bytes, "lower_bound": bound}
                 # the choice is of what was found, whose tables may have other strategies
                 tables = replace(found.tables, again=replace(again, blocks=fewer))
                 result = replace(found.result, **own)

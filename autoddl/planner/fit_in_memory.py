@@ -207,7 +207,7 @@ class FittedSearch:
             most_s = found.cost / (1 + max(gap, self.budget.long_gap))
             return self._search_few(bounds.within(limit, most_s), most_s) or (tables, found)
 
-        return self._fitting(searched, lowered, not self.is_rough)
+        return self._fitting(searched, lowered, not self.is_rough, beat_s)
 
     def _found(self, tables: Tables, result: SearchResult) -> Candidate:
         """The result as a plan; what was worked out for an equal one before is kept."""
@@ -215,14 +215,18 @@ class FittedSearch:
         return self._last
 
     def _fitting(
-        self, searched: Searched, lowered: Lowered, is_thorough: bool = True
+        self,
+        searched: Searched,
+        lowered: Lowered,
+        is_thorough: bool = True,
+        beat_s: float = math.inf,
     ) -> Candidate | None:
         """What was searched, or the best within a lower limit whose fullest moment fits.
 
         Or what the search had found before, if that fits and is better.
         """
         tables, first = searched
-        fits = self._narrowed(searched, lowered, is_thorough)
+        fits = self._narrowed(searched, lowered, is_thorough, beat_s)
         most_s = math.inf if fits is None else fits.seconds
         for choice in first.earlier if is_thorough and not first.is_stopped else ():
             cost, memory = tables.problem.evaluate(choice)
@@ -236,7 +240,7 @@ class FittedSearch:
         return fits
 
     def _narrowed(
-        self, searched: Searched, lowered: Lowered, is_thorough: bool
+        self, searched: Searched, lowered: Lowered, is_thorough: bool, beat_s: float
     ) -> Candidate | None:
         """What was searched, or the best within a lower limit whose fullest moment fits.
 
@@ -247,6 +251,8 @@ class FittedSearch:
         """
         first, last, floor = searched[1], searched, 0.0
         large, over = math.inf, None
+        # in less memory nothing is faster; a repaired choice may be so much slower than the best
+        too_much_s = beat_s * (1 + _REPAIR)
 
         def found(which: Searched) -> Candidate:
             tables, result = which
@@ -257,7 +263,7 @@ class FittedSearch:
             fits = found(last)
             if fits.excess_bytes <= 0:
                 break
-            if last[1].is_stopped:
+            if last[1].is_stopped or fits.seconds >= too_much_s:
                 return None
             if last[1].memory < large:
                 large, over = last[1].memory, fits
@@ -279,6 +285,8 @@ class FittedSearch:
             share = 0.5 if over is None else -excess / (over.excess_bytes - excess)
             gain_s = math.inf if over is None else share * (fits.seconds - over.seconds)
             if fits.seconds <= enough_s or gain_s <= _WORTH * fits.seconds:
+                break
+            if over is not None and over.seconds >= too_much_s:
                 break
             middle = limit + share * (large - limit)
             between = lowered(*searched, middle)
