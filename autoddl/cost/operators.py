@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster.spec import Cluster, Curve, Device, Kind, OperatorTimes
-from ..graph.graph import Graph, Op
+from ..graph.graph import SOURCE_KINDS, Graph, Op
 from ..sbp.layout import TensorSpec
 from ..sbp.signature import Inner, OpSpec, Rule, find_rule
 from .collectives import CommModel
@@ -257,3 +257,22 @@ def timed_operators(device: Device, graph: Graph) -> Timed:
         if rule is not None and computes(graph.spec(op), rule):
             found.append(times_of(device, graph, op) is not None)
     return Timed(sum(found), len(found))
+
+
+def alone_s(device: Device, cluster: Cluster, graph: Graph) -> float:
+    """Seconds of computation of the whole model on one device."""
+    alone = Cluster(cluster.name, 1, 1, device, cluster.intra, cluster.inter)
+    known: dict[tuple[int, bool], float] = {}  # equal ones take as long
+    found: list[float] = []
+    for op in graph.ops:
+        if op.kind in SOURCE_KINDS or op.name in graph.free_ops:
+            continue
+        has_grad = any(name in graph.needs_grad for name in op.outputs)
+        key = graph.alike[op.name], has_grad
+        if key not in known:
+            spec = graph.spec(op)
+            moved = np.array([float(sum(t.bytes for t in (*spec.inputs, *spec.outputs)))])
+            whole = Divided(np.ones(1), moved, np.zeros(1, dtype=bool), np.zeros(1))
+            known[key] = float(whole.seconds(alone, graph, op, has_grad)[0])
+        found.append(known[key])
+    return sum(found)

@@ -19,7 +19,7 @@ from typing import Literal
 
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp, Placement
-from ..sbp.signature import find_rule
+from ..sbp.signature import find_rule, is_matmul
 from .cut import body_of
 from .graph import SOURCE_KINDS, Graph, Op
 from .hints import DEFAULT, Hint, HintAt, check_matched
@@ -242,3 +242,11 @@ def splits_only_batch(
         if own.is_split != bool(dims) or (dims and own.dim != dims[0]):
             return False
     return True
+
+
+def op_experts(graph: Graph, op: Op) -> int:
+    """How many matrices the trained weight of a product of experts has; 0 of other operators."""
+    if not is_matmul(op.kind):
+        return 0
+    weights = (graph.tensors[i].spec for i in op.inputs if graph.origin(i).kind == "param")
+    return max((w.shape[0] for w in weights if len(w.shape) > 2), default=0)

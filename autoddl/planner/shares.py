@@ -12,8 +12,9 @@ Even and proportional shares are always tried, those by which experts are divide
 proportional as these allow, and those in proportion to the memory of the devices where that
 differs; the fastest plan of all is taken, as it was priced, so it is never slower than the even
 one. Where the even plan is the fastest, or nothing fits, the turns begin again halfway between even
-and proportional shares (`starts`). Where these do not fit, shares between them and the fastest that
-fit are tried, halving what lies between.
+and proportional shares (`starts`). Where proportional shares do not fit, or the fastest plan is
+short of memory, the shares at which its strategies just fit are tried, and others around: halfway
+to those that are known and as far beyond, as other strategies fit there.
 
 The shares at which given strategies take least are exact, in whole units, for up to three kinds. Of
 a plan, what each operator takes and what is communicated is known at any shares (`Strategies`).
@@ -21,9 +22,10 @@ What a step takes depends only on the largest run of each kind of hosts and grow
 is what is chosen: for kinds k with n_k runs each, u units in all and m_k for the largest run,
 
     minimise    sum_i max_k f_ik(m_k / u) + b max_k m_k / u + c
-    such that   sum_k n_k m_k >= u,   m_k >= 1
+    such that   sum_k n_k m_k >= u,   1 <= m_k <= the room of k
 
-with f the seconds of the operators that are alike. Three kinds at a time share anew what they have,
+with f the seconds of the operators that are alike, and the room what memory has, which is affine
+in m_k (`_room`). Three kinds at a time share anew what they have,
 all ways tried, until no three gain. HAP (Zhang et al., EuroSys 2024, Eq. 3) solves this as a linear
 program in parts of the whole; HiGHS takes 2 ms for that, where all ways for two or three kinds and
 24 units take 0.4 ms, need no rounding and no straight lines for f, and with four or five kinds a
@@ -44,12 +46,13 @@ from numpy.typing import NDArray
 
 from ..cluster.spec import Cluster, Device
 from ..cost.account import divided_by
-from ..cost.operators import Divided, compute_seconds, times_of
+from ..cost.operators import Divided, alone_s, compute_seconds, times_of
 from ..cost.recompute import Recomputation
 from ..graph.graph import SOURCE_KINDS, Graph, Op
 from ..plans.figures import figures
 from ..plans.plan import Plan
-from ..sbp.signature import find_rule, is_matmul
+from ..plans.stage_figures import stage_figures
+from ..sbp.signature import find_rule
 
 Array = NDArray[np.float64]
 Shares = tuple[int, ...]
@@ -58,6 +61,9 @@ _HALFWAY = 0.5  # as a power of the speed; of 40 small models it made one 0.8 % 
 # Searches at most; two or three are usual. 3 and 14 gave the same plans of a small GPT on 2 kinds
 # of hosts and VGG13 on 4, in 0.74 to 1.06 of the time.
 TRIES = 7
+# Of the whole, by which shares differ: nothing in between is tried. With 0.06, and nothing beyond,
+# 68 MLPs in little memory on unlike hosts took 0.3 % longer.
+_NEAR = 0.04
 # A finer division of the rows counts only if it gains so much of the time: it fits fewer dims.
 # 0.001 and 0.004, and 32 and 128 units below, gave the same plans of the two, as fast.
 _WORTH = 0.002
@@ -76,30 +82,39 @@ class Loads:
     base_s:    of communication whatever the shares, and of what is not divided
     largest_s: of communication by the largest share: so much for all of the whole
     runs:      of each kind
+    room:      the most units that a run of each kind has memory for
     """
 
     compute_s: Array
     base_s: float
     largest_s: float
     runs: tuple[int, ...]
+    room: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        assert self.compute_s.shape[1] == len(self.runs) and self.units >= sum(self.runs)
+        assert self.compute_s.shape[1] == len(self.runs) == len(self.room)
+        assert self.units >= sum(self.runs)
 
     @property
     def units(self) -> int:
         return self.compute_s.shape[2]
 
     def seconds(self, most: Array) -> Array:
-        """Seconds of a step for each row of `most`, the most units of a run of each kind."""
+        """Seconds of a step for each row of `most`, the most units of a run of each kind.
+
+        Infinite where these do not fit, or are fewer than all.
+        """
         each = self.compute_s[:, np.arange(len(self.runs)), most.astype(int) - 1]
         largest = most.max(axis=1) / self.units
-        return each.max(axis=2).sum(axis=0) + self.base_s + self.largest_s * largest
+        seconds = each.max(axis=2).sum(axis=0) + self.base_s + self.largest_s * largest
+        fits = (most <= self.room).all(axis=1) & (most @ np.array(self.runs) >= self.units)
+        return np.where(fits, seconds, np.inf)
 
     def best(self) -> tuple[tuple[int, ...], float]:
         """For each kind of hosts the units of its largest run; the seconds of the step."""
         runs = np.array(self.runs)
-        most = np.full(len(runs), -(-self.units // sum(self.runs)))
+        even = -(-self.units // sum(self.runs))
+        most = np.clip(self.room, 1, even)
         least_s = float(self.seconds(most[None])[0])
         is_better = True
         while is_better:
@@ -204,12 +219,16 @@ class Strategies:
         alike = tuple(found.values())
         return Strategies(alike, devices, groups, here_s - slope * largest, slope)
 
-    def loads(self, units: int) -> Loads:
-        """The loads with the whole divided into so many units."""
+    def loads(self, units: int, room: Sequence[float] = ()) -> Loads:
+        """The loads with the whole divided into so many units.
+
+        room: the part of the whole that a run of each kind has memory for; () for all of it
+        """
         parts = np.arange(1, units + 1) / units
         compute_s = np.array([[a.seconds(d, parts) for d in self.devices] for a in self.alike])
         runs = tuple(Counter(self.groups).values())
-        return Loads(compute_s, self.base_s, self.largest_s, runs)
+        most = tuple(math.floor(part * units) for part in room or (1.0,) * len(runs))
+        return Loads(compute_s, self.base_s, self.largest_s, runs, most)
 
 
 def at_shares(plan: Plan, shares: tuple[int, ...]) -> Plan:
@@ -218,19 +237,39 @@ def at_shares(plan: Plan, shares: tuple[int, ...]) -> Plan:
     return replace(plan, stages=(stage,), baselines=())
 
 
-def better_shares(plan: Plan, rows: int) -> tuple[int, ...]:
+def better_shares(plan: Plan, rows: int, limit_bytes: float = math.inf) -> tuple[int, ...]:
     """At which the strategies of a plan with uneven shares take least; their sum divides `rows`.
 
-    Of the runs of hosts that have a share.
+    Of the runs of hosts that have a share. () if they fit nowhere.
+
+    limit_bytes: of the devices with the least memory, the others have more in proportion
     """
     strategies = Strategies.of(plan)
     kinds = list(dict.fromkeys(strategies.groups))
+    room = _room(plan, strategies.devices, limit_bytes)
 
     def of_units(units: int) -> tuple[Shares, float]:
-        most, seconds = strategies.loads(units).best()
+        most, seconds = strategies.loads(units, room).best()
         return filled([most[kinds.index(group)] for group in strategies.groups], units), seconds
 
     return _divided(len(strategies.groups), rows, of_units)
+
+
+def _room(plan: Plan, devices: Sequence[Device], limit_bytes: float) -> tuple[float, ...]:
+    """The part of the whole that a run of hosts of each kind has memory for; () if all.
+
+    What a device needs is taken to be affine in its part, as what is divided is.
+    """
+    if limit_bytes == math.inf:
+        return ()
+    needed, shares = stage_figures(plan.stage).needed_by, plan.stage.mesh.shares
+    large = max(shares) / sum(shares)
+    small = large / 2
+    once = needed(small)
+    each = max((needed(large) - once) / (large - small), 1.0)
+    per_byte = limit_bytes / plan.cluster.memory_bytes
+    free = [device.memory_bytes * per_byte - once + each * small for device in devices]
+    return tuple(min(max(bytes_ / each, 0.0), 1.0) for bytes_ in free)
 
 
 def _divided(
@@ -269,63 +308,12 @@ def starts(cluster: Cluster, graph: Graph) -> tuple[tuple[float, ...], ...]:
     return speed, *by_memory, tuple(v**_HALFWAY for v in speed)
 
 
-def by_experts(cluster: Cluster, graph: Graph) -> tuple[Shares, ...]:
-    """Shares near to the speeds that divide experts whole, also among the devices of a run.
-
-    What the turns find divides rows more finely: 16 experts on hosts of 2.7 times the speed of
-    others were copied at 47:17, where 3:1 of them takes 0.81 of the time.
-    """
-    found: dict[Shares, None] = {}
-    counts = {op_experts(graph, op) for op in graph.ops} - {0}
-    if not counts:
-        return ()
-    wanted, rows = speeds(cluster, graph), divided_rows(cluster, graph.batch)
-    each = cluster.num_devices // len(cluster.runs)
-    for experts in counts:
-        for units in (experts // math.gcd(experts, each), experts):
-            shares = whole_shares(wanted, math.gcd(rows, units))
-            found.update(dict.fromkeys([_told(shares)] if shares else []))
-    return tuple(found)
-
-
-def op_experts(graph: Graph, op: Op) -> int:
-    """How many matrices the trained weight of a product of experts has; 0 of other operators."""
-    if not is_matmul(op.kind):
-        return 0
-    weights = (graph.tensors[i].spec for i in op.inputs if graph.origin(i).kind == "param")
-    return max((w.shape[0] for w in weights if len(w.shape) > 2), default=0)
-
-
 def speeds(cluster: Cluster, graph: Graph) -> tuple[float, ...]:
     """How fast each run of hosts computes the model, the fastest 1."""
     devices = {group: cluster.device_of(group) for group in set(cluster.runs)}
     alike = {g: next(h for h in devices if devices[h] == own) for g, own in devices.items()}
     seconds = {g: alone_s(devices[g], cluster, graph) for g in set(alike.values())}
     return tuple(min(seconds.values()) / seconds[alike[group]] for group in cluster.runs)
-
-
-def alone_s(device: Device, cluster: Cluster, graph: Graph) -> float:
-    """Seconds of computation of the whole model on one device."""
-    alone = Cluster(cluster.name, 1, 1, device, cluster.intra, cluster.inter)
-    return sum(_seconds(alone, graph))
-
-
-def _seconds(alone: Cluster, graph: Graph) -> list[float]:
-    """Seconds of each operator on one device that runs all of it."""
-    known: dict[tuple[int, bool], float] = {}  # equal ones take as long
-    found: list[float] = []
-    for op in graph.ops:
-        if op.kind in SOURCE_KINDS or op.name in graph.free_ops:
-            continue
-        has_grad = any(name in graph.needs_grad for name in op.outputs)
-        key = graph.alike[op.name], has_grad
-        if key not in known:
-            spec = graph.spec(op)
-            moved = np.array([float(sum(t.bytes for t in (*spec.inputs, *spec.outputs)))])
-            whole = Divided(np.ones(1), moved, np.zeros(1, dtype=bool), np.zeros(1))
-            known[key] = float(whole.seconds(alone, graph, op, has_grad)[0])
-        found.append(known[key])
-    return found
 
 
 def divided_rows(cluster: Cluster, batch: int) -> int:
@@ -370,58 +358,78 @@ def _rounded(wanted: Sequence[float], units: int) -> Shares:
 def best_shares(
     at: Callable[[Shares, float], Found | None],
     seconds: Callable[[Found], float],
-    better: Callable[[Found], Shares],
+    better: Callable[[Found, float], Shares],
     starts: Sequence[Sequence[float]],
     rows: int,
     also: Sequence[Shares] = (),
+    limit_bytes: Callable[[Found], float] = lambda _: math.inf,
 ) -> tuple[Shares | None, dict[Shares, Found]]:
     """The shares whose plan is fastest (None: none fits), and all plans that were found.
 
     at:     the plan at given shares, None if nothing that takes less than so many seconds fits
             there; () stands for even ones
-    better: the shares at which the strategies of a plan take least
+    better: the shares at which the strategies of a plan take least, within a limit of memory
     starts: of the turns; the last where those before it came to no better than even ones
     also:   tried after the turns of the first start, by themselves
+    limit_bytes: of memory, if that is short for a plan
     """
     found: dict[Shares, Found | None] = {}
 
+    def tried(shares: Shares) -> None:
+        if shares not in found and len(found) < TRIES:
+            found[shares] = at(shares, _least(found, seconds))
+
     def turns(shares: Shares) -> None:
         """From a start, whose plan need not be the fastest, as long as each is the fastest yet."""
-        below_s = math.inf
+        last, below_s = None, math.inf
         while shares and shares not in found and len(found) < TRIES:
             plan = found[shares] = at(shares, below_s)
             if plan is None:
-                return
-            below_s = _least(found, seconds)
-            shares = _told(better(plan))
+                break
+            last, below_s = plan, _least(found, seconds)
+            shares = _told(better(plan, math.inf))
+        if last is not None and limit_bytes(last) < math.inf:
+            tried(_told(better(last, limit_bytes(last))))
 
     first = _told(whole_shares(starts[0], rows))
     for number, wanted in enumerate(starts[:-1] or starts):
         turns(_told(whole_shares(wanted, rows)))
         for shares in also if number == 0 else ():
-            if shares not in found:
-                found[shares] = at(shares, _least(found, seconds))
-    if () not in found:
-        found[()] = at((), _least(found, seconds))
+            tried(shares)
+    tried(())
     if not _fastest(found, seconds):
         turns(_told(whole_shares(starts[-1], rows)))
-    fits, wanted = _fastest(found, seconds), starts[0]
-    while fits is not None and found[first] is None:
-        between = _told(whole_shares(_middle(fits or (1,) * len(wanted), wanted), rows))
-        if between in found or len(found) >= TRIES:
+    while len(found) < TRIES:
+        fastest = _fastest(found, seconds)
+        plan = None if fastest is None else found[fastest]
+        if fastest is None or plan is None or found[first] and limit_bytes(plan) == math.inf:
             break
-        found[between] = at(between, _least(found, seconds))
-        if _fastest(found, seconds) == between:
-            fits = between
-        else:
-            wanted = between or wanted
+        near = _near(fastest, [shares for shares in found if shares != fastest], starts[0], rows)
+        if near is None:
+            break
+        tried(near)
     plans = {shares: plan for shares, plan in found.items() if plan is not None}
     return _fastest(plans, seconds), plans
 
 
-def _middle(one: Sequence[float], other: Sequence[float]) -> list[float]:
-    """Shares halfway between those of two divisions of the whole."""
-    return [(a / sum(one) + b / sum(other)) / 2 for a, b in zip(one, other, strict=True)]
+def _near(
+    shares: Shares, others: Sequence[Shares], wanted: Sequence[float], rows: int
+) -> Shares | None:
+    """The nearest shares that are halfway to others, or as far beyond; None: all are known."""
+
+    def parts(own: Shares) -> Array:
+        return np.array(own or (1.0,) * len(wanted)) / (sum(own) or len(wanted))
+
+    def between(one: Array, other: Array) -> float:
+        return float(np.abs(one - other).sum())
+
+    here = parts(shares)
+    ways = [here + (parts(o) - here) * by for o in others for by in (0.5, -1.0)]
+    for way in sorted((w for w in ways if w.min() > 0), key=lambda w: between(w, here)):
+        found = _told(whole_shares(way.tolist(), rows))
+        if min(between(parts(found), parts(o)) for o in (shares, *others)) > _NEAR:
+            return found
+    return None
 
 
 def _fastest(

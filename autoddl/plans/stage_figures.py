@@ -137,6 +137,11 @@ class StageFigures:
             return ((views[0], self._required_bytes),)
         return tuple((v, required_bytes(self._step_on(v.mesh), rules, math.inf)) for v in views)
 
+    def needed_by(self, part: float) -> int:
+        """Bytes that a step needs of a device that gets so much of the whole."""
+        step = self._step_on(self.model.cluster.mesh.seen_by(part))
+        return required_bytes(step, self.model.memory_rules, math.inf)
+
     @cached_property
     def fullest(self) -> MemoryView:
         """The kind of devices whose memory is used most, beside what there is."""

@@ -14,11 +14,10 @@ from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
 from autoddl.planner.baselines import BaselinePricer
 from autoddl.planner.options import PlanOptions, parse_shares
-from autoddl.planner.planner import find_plan
+from autoddl.planner.planner import by_experts, find_plan
 from autoddl.planner.shares import (
     Shares,
     best_shares,
-    by_experts,
     divided_rows,
     speeds,
     whole_shares,
@@ -306,11 +305,14 @@ def test_shares_and_strategies_are_sought_in_turns():
         asked.append((shares, below_s))
         return shares if takes[shares] < below_s else None
 
-    chosen, plans = best_shares(at, takes.__getitem__, wants.__getitem__, by_speed, 48)
+    def better(found: Shares, limit_bytes: float) -> Shares:
+        return wants[found]
+
+    chosen, plans = best_shares(at, takes.__getitem__, better, by_speed, 48)
     assert chosen == (5, 3)
     assert list(plans) == [(2, 1), (5, 3)]
     assert asked == [((2, 1), math.inf), ((5, 3), 3.0), ((3, 2), 1.0), ((), 1.0)]
-    nothing = best_shares(lambda *_: None, takes.__getitem__, wants.__getitem__, by_speed, 48)
+    nothing = best_shares(lambda *_: None, takes.__getitem__, better, by_speed, 48)
     assert nothing == (None, {})
 
 
@@ -320,10 +322,33 @@ def test_even_shares_that_are_the_fastest_are_found_after_others():
     by_speed = (1.0, 0.5), (1.0, 0.5**0.5)
     chosen, plans = best_shares(
         lambda shares, below_s: shares if takes[shares] < below_s else None,
-        takes.__getitem__, lambda shares: shares, by_speed, 48,
+        takes.__getitem__, lambda shares, _: shares, by_speed, 48,
     )  # fmt: skip
     assert chosen == (7, 5)
     assert list(plans) == [(2, 1), (), (7, 5)]
+
+
+@pytest.mark.parametrize("limit_bytes", [math.inf, 1.0])
+def test_shares_around_the_fastest_are_tried_where_memory_is_short(limit_bytes):
+    """Where its strategies just fit, halfway to others and as far beyond, until all near are known.
+
+    What takes least is at 0.75 of the whole, beyond the start and what fits.
+    """
+
+    def part(shares: Shares) -> float:
+        return shares[0] / sum(shares) if shares else 0.5
+
+    chosen, plans = best_shares(
+        lambda shares, _: shares,
+        lambda shares: 1 + abs(part(shares) - 0.75),
+        lambda shares, limit: shares if limit == math.inf else (5, 3),
+        ((1.0, 0.5), (1.0, 0.5**0.5)), 48, limit_bytes=lambda _: limit_bytes,
+    )  # fmt: skip
+    assert chosen is not None
+    if limit_bytes == math.inf:
+        assert list(plans) == [(2, 1), ()]
+    else:
+        assert (5, 3) in plans and abs(part(chosen) - 0.75) < 0.03
 
 
 def tiny_cases(seed, count):

@@ -48,7 +48,6 @@ from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp, Placement
 from ...sbp.signature import is_matmul
 from ..layers import topology_letters
-from ..shares import op_experts
 from ..tables.groups import CompositeSignature, Group, rule_of
 
 ANY = ""  # the letter of an operator that a scheme leaves open
@@ -81,7 +80,7 @@ def experts(graph: Graph) -> dict[str, str]:
 
 def is_of_experts(graph: Graph, op: Op) -> bool:
     """True for products with as many weights as a trained tensor of three dims has matrices."""
-    return op_experts(graph, op) > 1
+    return demands.op_experts(graph, op) > 1
 
 
 def _data_parallel_convolutions(graph: Graph) -> dict[str, str]:

@@ -77,7 +77,7 @@ def _planned(
     best, plans = best_shares(
         at,
         lambda plan: figures(plan).iteration_s,
-        lambda plan: better_shares(plan, rows),
+        lambda plan, limit_bytes: better_shares(plan, rows, limit_bytes),
         (speeds(cluster, graph),),
         rows,
     )
