@@ -220,7 +220,7 @@ class Batches:
             self.estimator.correct(estimate, beat_s if found is None else found.seconds)
             if found is None and best is None:
                 self._failed.add(estimate.key)
-            if found and checkpointing == "auto" and self._cost(found, ()).iteration_s < beat_s:
+            if found is not None and found.seconds < beat_s and checkpointing == "auto":
                 found = self.with_fewer(found)
             if found is not None and (best is None or found.seconds < best.seconds):
                 best = found
