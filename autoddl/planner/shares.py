@@ -258,7 +258,8 @@ def better_shares(plan: Plan, rows: int, limit_bytes: float = math.inf) -> tuple
 def _room(plan: Plan, devices: Sequence[Device], limit_bytes: float) -> tuple[float, ...]:
     """The part of the whole that a run of hosts of each kind has memory for; () if all.
 
-    What a device needs is taken to be affine in its part, as what is divided is.
+    What a device needs is taken to be affine in its part, as what is divided is. Of a small part,
+    where another moment is the fullest, it is up to 7 % more: then the search finds another plan.
     """
     if limit_bytes == math.inf:
         return ()

@@ -11,6 +11,7 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.shares import Loads, Strategies, at_shares, better_shares, filled
 from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from tests.graphs import attention
 from tests.planner.test_shares import WIDE, unlike
 
@@ -67,6 +68,20 @@ def test_the_best_shares_of_given_strategies_against_all(seed):
         free = replace(loads, room=(loads.units,) * len(loads.runs))
         held += free.best()[1] < seconds
     assert 0.02 * tries < none < 0.3 * tries and held > 0.05 * tries
+
+
+@pytest.mark.parametrize("shares", ["3:1", "5:3"])
+def test_what_a_device_needs_is_affine_in_its_part(shares):
+    """As the room for shares takes it to be; of a small part another moment is the fullest."""
+    plan = find_plan(WIDE, unlike(), PlanOptions(shares=shares, baselines=False, overlap=False))
+    needed = stage_figures(plan.stage).needed_by
+    large = max(plan.stage.shares) / sum(plan.stage.shares)
+    each = 2 * (needed(large) - needed(large / 2)) / large
+    assert each > 0
+    for part in (0.1, 0.2, 0.35, 0.5, 0.7, 0.9):
+        affine = needed(large) + each * (part - large)
+        more = (needed(part) - affine) / needed(large)
+        assert -1e-3 < more < (1e-3 if part > 0.3 else 0.08), part
 
 
 def test_four_kinds_are_near_the_best():
