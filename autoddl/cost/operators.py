@@ -276,3 +276,11 @@ def alone_s(device: Device, cluster: Cluster, graph: Graph) -> float:
             known[key] = float(whole.seconds(alone, graph, op, has_grad)[0])
         found.append(known[key])
     return sum(found)
+
+
+def speeds(cluster: Cluster, graph: Graph) -> tuple[float, ...]:
+    """How fast each run of hosts computes the model, the fastest 1."""
+    devices = {group: cluster.device_of(group) for group in set(cluster.runs)}
+    alike = {g: next(h for h in devices if devices[h] == own) for g, own in devices.items()}
+    seconds = {g: alone_s(devices[g], cluster, graph) for g in set(alike.values())}
+    return tuple(min(seconds.values()) / seconds[alike[group]] for group in cluster.runs)

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..graph.regions import Blocks
+from ..plans.figures import figures
+from ..plans.plan import Plan
 from ..search.algorithms import RESTARTS, Algorithm
 from ..search.budget import Budget, Progress
 from ..search.lagrangian import approach
@@ -37,6 +39,7 @@ _NARROWINGS = 8  # times that the limit is lowered
 # Of a plan that is wanted soon. With 2, GPT-36B on 256 devices of 20 GB failed in 2 and 4
 # micro-batches for 0.6 % of them, took twice the time and gave a plan 10 % slower.
 _FEW_NARROWINGS = 3
+_FULL = 0.75  # of the memory: other shares of hosts may make room for faster strategies
 _LOOSENINGS = 5  # times that a limit in between is tried
 # Strategies of all variables: a search takes a fraction of a second. Without, and with twice as
 # many, GPT-0.35B on 2x16 has the same plan, as fast.
@@ -412,3 +415,9 @@ def _repaired(problem: Problem, result: SearchResult, most_s: float) -> SearchRe
     if memory > problem.memory_limit or found > most_s:
         return None
     return dataclasses.replace(result, choice=choice, cost=found, memory=memory)
+
+
+def is_full(plan: Plan) -> bool:
+    """Whether a plan on one mesh may be as it is for want of memory."""
+    own = figures(plan)
+    return max(own.needed_bytes) > _FULL * own.limit_bytes or bool(plan.stage.recomputed)

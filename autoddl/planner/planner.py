@@ -18,8 +18,7 @@ from dataclasses import replace
 
 from ..cluster.spec import Cluster
 from ..cost.model import CostModel
-from ..cost.operators import alone_s
-from ..graph.demands import op_experts
+from ..cost.operators import alone_s, speeds
 from ..graph.graph import Graph
 from ..graph.hints import as_hints
 from ..plans.figures import figures
@@ -37,6 +36,7 @@ from .asked import (
     working,
 )
 from .baselines.pricing import Schemes
+from .fit_in_memory import is_full
 from .mesh import MeshPlan, plan_hinted, plan_mesh, with_schemes
 from .options import DEFAULTS, INTERLEAVED, PlanOptions, paused_collector
 from .shares import (
@@ -44,8 +44,8 @@ from .shares import (
     Shares,
     best_shares,
     better_shares,
+    by_experts,
     divided_rows,
-    speeds,
     starts,
     whole_shares,
 )
@@ -54,7 +54,6 @@ from .tables.group_table import Space
 from .tables.groups import MicroBatches
 
 _log = logging.getLogger(__name__)
-_FULL = 0.75  # of the memory: other shares may make room for faster strategies
 # Of the seconds of a plan: where computation alone takes as long as that on the hosts of one group,
 # these are not planned for, as what they may gain is not worth a search. With half of it a small
 # GPT on two kinds of hosts is planned in 0.7 of the time, and nothing is told; with twice, 1.06
@@ -235,9 +234,7 @@ def _at_best_shares(
 
 def _is_short(plan: Plan) -> bool:
     """Whether a plan on one mesh may be as it is for want of memory."""
-    stage, own = plan.stage, figures(plan)
-    is_full = max(own.needed_bytes) > _FULL * own.limit_bytes
-    return is_full or stage.micro_batches > 1 or bool(stage.recomputed)
+    return plan.stage.micro_batches > 1 or is_full(plan)
 
 
 def _also(work: Working, graph: Graph, rows: int) -> tuple[Shares, ...]:
@@ -250,25 +247,6 @@ def _also(work: Working, graph: Graph, rows: int) -> tuple[Shares, ...]:
         return whole
     own = whole_shares(speeds(work.cluster, graph), rows & -rows, each=4)
     return (*whole, own) if len(set(own)) > 1 else whole
-
-
-def by_experts(cluster: Cluster, graph: Graph) -> tuple[Shares, ...]:
-    """Shares near to the speeds that divide experts whole, also among the devices of a run.
-
-    What the turns find divides rows more finely: 16 experts on hosts of 2.7 times the speed of
-    others were copied at 47:17, where 3:1 of them takes 0.81 of the time.
-    """
-    found: dict[Shares, None] = {}
-    counts = {op_experts(graph, op) for op in graph.ops} - {0}
-    if not counts:
-        return ()
-    wanted, rows = speeds(cluster, graph), divided_rows(cluster, graph.batch)
-    each = cluster.num_devices // len(cluster.runs)
-    for experts in counts:
-        for units in (experts // math.gcd(experts, each), experts):
-            shares = whole_shares(wanted, math.gcd(rows, units))
-            found.update(dict.fromkeys([shares] if len(set(shares)) > 1 else []))
-    return tuple(found)
 
 
 def _beside_schemes(plan: Plan, schemes: Schemes, even: CostModel, options: PlanOptions) -> Plan:

@@ -10,11 +10,11 @@ turns: strategies at given shares by a search, and the shares at which these str
 
 Even and proportional shares are always tried, those by which experts are divided whole, as near to
 proportional as these allow, and those in proportion to the memory of the devices where that
-differs; the fastest plan of all is taken, as it was priced, so it is never slower than the even
-one. Where the even plan is the fastest, or nothing fits, the turns begin again halfway between even
-and proportional shares (`starts`). Where proportional shares do not fit, or the fastest plan is
-short of memory, the shares at which its strategies just fit are tried, and others around: halfway
-to those that are known and as far beyond, as other strategies fit there.
+differs; the fastest plan of all is taken. Where the even one is, or nothing fits, the turns begin
+again halfway between even and proportional shares (`starts`). Where proportional shares do not fit,
+or the fastest plan is short of memory, the shares at which its strategies just fit are tried, and
+others around: halfway to those that are known and as far beyond, as other strategies fit there. So
+it is for a stage of a pipeline, too, whose shares are those with which the pipeline is fastest.
 
 The shares at which given strategies take least are exact, in whole units, for up to three kinds. Of
 a plan, what each operator takes and what is communicated is known at any shares (`Strategies`).
@@ -25,11 +25,9 @@ is what is chosen: for kinds k with n_k runs each, u units in all and m_k for th
     such that   sum_k n_k m_k >= u,   1 <= m_k <= the room of k
 
 with f the seconds of the operators that are alike, and the room what memory has, which is affine
-in m_k (`_room`). Three kinds at a time share anew what they have,
-all ways tried, until no three gain. HAP (Zhang et al., EuroSys 2024, Eq. 3) solves this as a linear
-program in parts of the whole; HiGHS takes 2 ms for that, where all ways for two or three kinds and
-24 units take 0.4 ms, need no rounding and no straight lines for f, and with four or five kinds a
-start at its optimum found no more optima than a start at any other point.
+in m_k (`_room`). Three kinds at a time share anew what they have, all ways tried, until no three
+gain. HAP (Eq. 3) solves this as a linear program in parts of the whole; HiGHS takes 2 ms for that,
+where all ways for three kinds and 24 units take 0.4 ms and need no rounding nor straight lines.
 """
 
 from __future__ import annotations
@@ -46,8 +44,9 @@ from numpy.typing import NDArray
 
 from ..cluster.spec import Cluster, Device
 from ..cost.account import divided_by
-from ..cost.operators import Divided, alone_s, compute_seconds, times_of
+from ..cost.operators import Divided, compute_seconds, speeds, times_of
 from ..cost.recompute import Recomputation
+from ..graph.demands import op_experts
 from ..graph.graph import SOURCE_KINDS, Graph, Op
 from ..plans.figures import figures
 from ..plans.plan import Plan
@@ -58,8 +57,7 @@ Array = NDArray[np.float64]
 Shares = tuple[int, ...]
 Found = TypeVar("Found")
 _HALFWAY = 0.5  # as a power of the speed; of 40 small models it made one 0.8 % faster
-# Searches at most; two or three are usual. 3 and 14 gave the same plans of a small GPT on 2 kinds
-# of hosts and VGG13 on 4, in 0.74 to 1.06 of the time.
+# Searches at most. 3 and 14 gave the same plans of a small GPT on 2 kinds of hosts and VGG13 on 4.
 TRIES = 7
 # Of the whole, by which shares differ: nothing in between is tried. With 0.06, and nothing beyond,
 # 68 MLPs in little memory on unlike hosts took 0.3 % longer.
@@ -192,7 +190,7 @@ class Strategies:
         assert mesh.shares, "only uneven shares have an axis of their own"
         work = [n for n, share in enumerate(mesh.shares) if share]  # others have none at any
         even = tuple(int(share > 0) for share in mesh.shares)
-        even_s = figures(at_shares(plan, even)).cost.exposed_s
+        even_s = figures(plan.at_shares(even)).cost.exposed_s
         here_s = figures(plan).cost.exposed_s
         largest = max(mesh.shares) / sum(mesh.shares)
         slope = (here_s - even_s) / (largest - 1 / len(work))
@@ -229,12 +227,6 @@ class Strategies:
         runs = tuple(Counter(self.groups).values())
         most = tuple(math.floor(part * units) for part in room or (1.0,) * len(runs))
         return Loads(compute_s, self.base_s, self.largest_s, runs, most)
-
-
-def at_shares(plan: Plan, shares: tuple[int, ...]) -> Plan:
-    """The strategies of a plan of one mesh at other shares, whether or not they divide its dims."""
-    stage = replace(plan.stage, shares=shares, cluster=plan.stage.cluster.with_shares(shares))
-    return replace(plan, stages=(stage,), baselines=())
 
 
 def better_shares(plan: Plan, rows: int, limit_bytes: float = math.inf) -> tuple[int, ...]:
@@ -309,12 +301,22 @@ def starts(cluster: Cluster, graph: Graph) -> tuple[tuple[float, ...], ...]:
     return speed, *by_memory, tuple(v**_HALFWAY for v in speed)
 
 
-def speeds(cluster: Cluster, graph: Graph) -> tuple[float, ...]:
-    """How fast each run of hosts computes the model, the fastest 1."""
-    devices = {group: cluster.device_of(group) for group in set(cluster.runs)}
-    alike = {g: next(h for h in devices if devices[h] == own) for g, own in devices.items()}
-    seconds = {g: alone_s(devices[g], cluster, graph) for g in set(alike.values())}
-    return tuple(min(seconds.values()) / seconds[alike[group]] for group in cluster.runs)
+def by_experts(cluster: Cluster, graph: Graph) -> tuple[Shares, ...]:
+    """Shares near to the speeds that divide experts whole, also among the devices of a run.
+
+    At 47:17, which the turns found, 16 experts were copied; 3:1 of them takes 0.81 of the time.
+    """
+    found: dict[Shares, None] = {}
+    counts = {op_experts(graph, op) for op in graph.ops} - {0}
+    if not counts:
+        return ()
+    wanted, rows = speeds(cluster, graph), divided_rows(cluster, graph.batch)
+    each = cluster.num_devices // len(cluster.runs)
+    for experts in counts:
+        for units in (experts // math.gcd(experts, each), experts):
+            shares = whole_shares(wanted, math.gcd(rows, units))
+            found.update(dict.fromkeys([shares] if len(set(shares)) > 1 else []))
+    return tuple(found)
 
 
 def divided_rows(cluster: Cluster, batch: int) -> int:
@@ -376,9 +378,12 @@ def best_shares(
     """
     found: dict[Shares, Found | None] = {}
 
+    def least_s() -> float:
+        return min((seconds(plan) for plan in found.values() if plan is not None), default=math.inf)
+
     def tried(shares: Shares) -> None:
         if shares not in found and len(found) < TRIES:
-            found[shares] = at(shares, _least(found, seconds))
+            found[shares] = at(shares, least_s())
 
     def turns(shares: Shares) -> None:
         """From a start, whose plan need not be the fastest, as long as each is the fastest yet."""
@@ -387,7 +392,7 @@ def best_shares(
             plan = found[shares] = at(shares, below_s)
             if plan is None:
                 break
-            last, below_s = plan, _least(found, seconds)
+            last, below_s = plan, least_s()
             shares = _told(better(plan, math.inf))
         if last is not None and limit_bytes(last) < math.inf:
             tried(_told(better(last, limit_bytes(last))))
@@ -438,10 +443,6 @@ def _fastest(
 ) -> Shares | None:
     taken = {shares: seconds(plan) for shares, plan in plans.items() if plan is not None}
     return min(taken, key=lambda shares: (taken[shares], shares), default=None)
-
-
-def _least(plans: Mapping[Shares, Found | None], seconds: Callable[[Found], float]) -> float:
-    return min((seconds(plan) for plan in plans.values() if plan is not None), default=math.inf)
 
 
 def _told(shares: Shares) -> Shares:

@@ -183,6 +183,12 @@ class Plan(Once):
         stages = tuple(dataclasses.replace(stage, **fields) for stage in self.stages)
         return dataclasses.replace(self, stages=stages)
 
+    def at_shares(self, shares: tuple[int, ...]) -> Plan:
+        """The strategies of one mesh at other shares, whether or not they divide its dims."""
+        stage = self.stage
+        own = dataclasses.replace(stage, shares=shares, cluster=stage.cluster.with_shares(shares))
+        return dataclasses.replace(self, stages=(own,), baselines=())
+
     def under(self, schedule: str, delay: int | None = None) -> Plan:
         """The same stages under another schedule; the memory limit may not be kept."""
         plan = dataclasses.replace(self, schedule_name=schedule, delay=delay)

@@ -13,7 +13,7 @@ from autoddl.planner.fit_in_memory import FittedSearch
 from autoddl.planner.mesh import plan_mesh
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.planner.stages.choice import ranked_partitions
+from autoddl.planner.stages.choice import Ranking
 from autoddl.planner.stages.in_stages import MOST_LAYERS
 from autoddl.planner.stages.stage_prices import StagePrices
 from autoddl.planner.tables.group_table import GroupTables
@@ -172,9 +172,9 @@ def test_no_stages_are_looked_for_after_the_deadline_where_there_is_a_plan_witho
         stage_counts(cut, None),
         replace(options, stages="auto"),
     )
-    assert ranked_partitions(*asked, Deadline(AT_ONCE))[1]
+    assert Ranking(*asked, Deadline(AT_ONCE)).partitions()
     with pytest.raises(ValueError, match="no partition into any number of stages"):
-        ranked_partitions(*asked, Deadline(AT_ONCE), gives_up=True)
+        Ranking(*asked, Deadline(AT_ONCE), gives_up=True).partitions()
 
 
 def test_equal_stages_share_a_plan_once_time_is_over(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.planner.shares import Loads, Strategies, at_shares, better_shares, filled
+from autoddl.planner.shares import Loads, Strategies, better_shares, filled
 from autoddl.plans.figures import figures
 from autoddl.plans.stage_figures import stage_figures
 from tests.graphs import attention
@@ -100,7 +100,7 @@ def test_seconds_at_other_shares_are_those_of_the_account(graph):
     loads = Strategies.of(plan).loads(8)
     for shares in ((6, 2), (5, 3), (7, 1)):
         common = math.gcd(*shares)
-        there = figures(at_shares(plan, tuple(n // common for n in shares)))
+        there = figures(plan.at_shares(tuple(n // common for n in shares)))
         found = float(loads.seconds(np.array([shares]))[0])
         assert found == pytest.approx(there.iteration_s, rel=1e-6)
 

@@ -11,15 +11,16 @@ import pytest
 from autoddl.cluster.spec import Cluster, HostGroup
 from autoddl.cost.memory import held_bytes
 from autoddl.cost.model import CostModel
+from autoddl.cost.operators import speeds
 from autoddl.cost.recompute import Recomputation
 from autoddl.planner.baselines import BaselinePricer
 from autoddl.planner.options import PlanOptions, parse_shares
-from autoddl.planner.planner import by_experts, find_plan
+from autoddl.planner.planner import find_plan
 from autoddl.planner.shares import (
     Shares,
     best_shares,
+    by_experts,
     divided_rows,
-    speeds,
     whole_shares,
 )
 from autoddl.plans import Plan

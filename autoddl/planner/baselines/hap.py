@@ -16,13 +16,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...cost.model import CostModel
+from ...cost.operators import speeds
 from ...graph.graph import Graph
 from ...plans.figures import figures
 from ...plans.plan import Plan
 from ...plans.stage import PlannedBaseline
 from ..mesh import plan_mesh
 from ..options import PlanOptions
-from ..shares import Shares, best_shares, better_shares, divided_rows, speeds
+from ..shares import Shares, best_shares, better_shares, divided_rows
 from ..tables.group_table import Space
 from ..tables.groups import MicroBatches
 

@@ -1,6 +1,6 @@
 """Chooses how a model is cut into pipeline stages: which layers on which part of the cluster.
 
-`ranked_partitions` chooses cuts, sub-meshes, the number of stages and of micro-batches jointly
+`Ranking` chooses cuts, sub-meshes, the number of stages and of micro-batches jointly
 (`stages.partition` over `stage_prices`), searching what is chosen anew until that changes nothing.
 Partitions of several numbers of stages and micro-batches are compared `with_waits`.
 
@@ -18,11 +18,12 @@ with the least t: by dynamic programming, best(k, l) = min over j of max(t(l, j)
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 
 from ...cluster.spec import Cluster
 from ...cost.model import CostModel
+from ...cost.operators import speeds
 from ...graph.cut import CutGraph
 from ...graph.rows import find_rows, why_whole
 from ...plans.format import before, format_seconds, more
@@ -33,7 +34,6 @@ from ...plans.stage import StagePrice
 from ...sbp.mesh import SubMesh
 from ...search.budget import FIRST_PART, Deadline
 from ..options import INTERLEAVED, PlanOptions
-from ..shares import speeds
 from .partition import neighbours, partitions
 from .stage_prices import LARGE, StagePrices, equal_shape
 from .task import Cuts, Partition, PriceFn, Shape, Stage, Task, in_flight
@@ -130,65 +130,116 @@ _TOLERANCE = 0.01
 _REFINEMENTS = 6
 
 
-def ranked_partitions(
-    cut: CutGraph,
-    model: CostModel,
-    counts: Sequence[int],
-    options: PlanOptions,
-    deadline: Deadline,
-    gives_up: bool = False,
-) -> tuple[StagePrices, list[Partition], Task | None]:
-    """The prices of runs of layers, the partitions found, the best first, and their task.
+@dataclass
+class Ranking:
+    """The partitions of a model, the best first, by what is known of the memory of its stages.
 
     counts: numbers of micro-batches to try, ascending
     deadline: half of the time until then is taken; afterwards only what a first partition needs
     gives_up: nothing is searched after the deadline
-    Raises ValueError if there are more stages than layers or devices, or nothing fits.
+    task: of the partitions found last; None of an interleaved pipeline
     """
-    schedule, delay = options.schedule, options.delay
-    # a delayed weight gradient keeps what a block that is run again would have forgotten
-    recomputes = delay is None and schedule != "zb-h1" and options.checkpointing != "none"
-    cutting = deadline.part(FIRST_PART)
-    if schedule == INTERLEAVED:
-        prices = StagePrices(
-            cut, model, counts, recompute=recomputes, zero=options.zero, deadline=cutting
-        )
-        found = _fitting(lambda: _interleaved(prices, counts, options), prices, deadline, gives_up)
-        return prices, found, None
-    prices = StagePrices(cut, model, counts, schedule, recomputes, options.zero, cutting)
-    cluster = model.cluster
-    stages = None if options.stages == "auto" else options.stages
-    most = stages or min(MOST_STAGES, len(cut.layers), cluster.num_devices)
-    task = Task(
-        len(cut.layers),
-        cluster.nodes,
-        cluster.gpus_per_node,
-        model.limit_bytes,
-        prices.price,
-        prices.transfer,
-        schedule,
-        stages,
-        most,
-        tolerance=_TOLERANCE,
-        times=prices.times,
-        transfers=prices.transfers,
-        is_over=lambda: cutting.is_over,
-        groups=_groups(cluster),
-    )
-    few = _few(prices, counts, stages, most, deadline)
 
-    def ranked(task: Task) -> list[Partition]:
-        return _fitting(
-            lambda: _ranked(task, prices, few, counts, gives_up), prices, deadline, gives_up
+    cut: CutGraph
+    model: CostModel
+    counts: Sequence[int]
+    options: PlanOptions
+    deadline: Deadline
+    gives_up: bool = False
+    prices: StagePrices = field(init=False)
+    task: Task | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        options, schedule = self.options, self.options.schedule
+        # a delayed weight gradient keeps what a block that is run again would have forgotten
+        again = options.delay is None and schedule != "zb-h1" and options.checkpointing != "none"
+        schedule = "1f1b" if schedule == INTERLEAVED else schedule
+        cutting = self.deadline.part(FIRST_PART)
+        asked = self.cut, self.model, self.counts, schedule, again, options.zero, cutting
+        self.prices = StagePrices(*asked)
+
+    def partitions(self) -> list[Partition]:
+        """Searched as far as there is time; anew with what has been refuted since (`StagePrices`).
+
+        Raises ValueError if there are more stages than layers or devices, or nothing fits.
+        """
+        if self.options.schedule == INTERLEAVED:
+            found = self._fitting(lambda: _interleaved(self.prices, self.counts, self.options))
+        else:
+            found = self._of_any_shape()
+        if self.prices.deadline.was_ended:
+            self.deadline.end()
+        return found
+
+    def _of_any_shape(self) -> list[Partition]:
+        """With stages on hosts of two groups where without them nothing fits or too much idles."""
+        prices = self.prices
+        task = self.task = self.task or self._first_task()
+        try:
+            found = self._ranked(task)
+            if task.mixes or not _may_mix(found[0], prices):
+                return found
+        except ValueError:
+            if task.mixes or len(task.groups) < 2 or prices.deadline.is_over:
+                raise
+            found = []
+        self.task = replace(task, mixes=True)
+        found += self._ranked(self.task)
+        return sorted(found, key=lambda own: (own.seconds, len(own.stages)))
+
+    def _first_task(self) -> Task:
+        options, prices, cluster = self.options, self.prices, self.model.cluster
+        stages = None if options.stages == "auto" else options.stages
+        most = stages or min(MOST_STAGES, len(self.cut.layers), cluster.num_devices)
+        return Task(
+            len(self.cut.layers),
+            cluster.nodes,
+            cluster.gpus_per_node,
+            self.model.limit_bytes,
+            prices.price,
+            prices.transfer,
+            options.schedule,
+            stages,
+            most,
+            tolerance=_TOLERANCE,
+            times=prices.times,
+            transfers=prices.transfers,
+            is_over=lambda: prices.deadline.is_over,
+            groups=_groups(cluster),
         )
 
-    found = ranked(task)
-    if _may_mix(found[0], prices):
-        task = replace(task, mixes=True)
-        found = sorted([*found, *ranked(task)], key=lambda own: (own.seconds, len(own.stages)))
-    if cutting.was_ended:
-        deadline.end()
-    return prices, found, task
+    def _ranked(self, task: Task) -> list[Partition]:
+        asked = task, self.prices, self._few, self.counts, self.gives_up
+        return self._fitting(lambda: _ranked(*asked))
+
+    @cached_property
+    def _few(self) -> Sequence[int]:
+        """The numbers of micro-batches that are tried first."""
+        assert self.task is not None and self.task.most_stages is not None
+        prices, stages, most = self.prices, self.task.stages, self.task.most_stages
+        few = self.counts
+        if self.model.cluster.num_devices <= LARGE:
+            # each is searched; with more there are fewer than an eighth of the bubbles
+            few = tuple(n for n in few if n <= 8 * most) or few
+        if stages is not None and self.deadline.seconds < math.inf:
+            searched = prices.refine_equal(stages)
+            if searched is not None and prices.deadline.is_over:
+                few = (searched,)
+        return few
+
+    def _fitting(self, find: Callable[[], list[Partition]]) -> list[Partition]:
+        """Found in time; if none fits, in more time, and on sub-meshes that seemed hopeless."""
+        cutting = self.prices.deadline
+        while True:
+            try:
+                return find()
+            except ValueError:
+                if cutting.is_over:
+                    if self.gives_up and self.deadline.is_over:
+                        raise
+                    cutting.follow(self.deadline, self.gives_up)
+                elif not self.prices.search_the_rest():
+                    raise
 
 
 def fastest_simulated(found: Sequence[Partition], task: Task, delay: int | None) -> Partition:
@@ -237,21 +288,6 @@ def simulated_s(found: Partition, schedule: str, delay: int | None = None) -> fl
     return max(ends[n] + own.price.once_s for n, own in enumerate(stages))
 
 
-def _few(
-    prices: StagePrices, counts: Sequence[int], stages: int | None, most: int, deadline: Deadline
-) -> Sequence[int]:
-    """The numbers of micro-batches that are tried first."""
-    few = counts
-    if prices.model.cluster.num_devices <= LARGE:
-        # each is searched; with more there are fewer than an eighth of the bubbles
-        few = tuple(n for n in counts if n <= 8 * most) or counts
-    if stages is not None and deadline.seconds < math.inf:
-        searched = prices.refine_equal(stages)
-        if searched is not None and prices.deadline.is_over:
-            few = (searched,)
-    return few
-
-
 def _may_mix(found: Partition, prices: StagePrices) -> bool:
     """Whether stages on hosts of two groups are to be tried: too much idles, and there is time.
 
@@ -277,23 +313,6 @@ def _groups(cluster: Cluster) -> tuple[tuple[int, float], ...]:
         (group.nodes, cluster.device_of(number).memory_bytes / cluster.memory_bytes)
         for number, group in enumerate(cluster.groups)
     )
-
-
-def _fitting(
-    find: Callable[[], list[Partition]], prices: StagePrices, deadline: Deadline, gives_up: bool
-) -> list[Partition]:
-    """The partitions found in time; if none fits, those in more time, on what seemed hopeless."""
-    cutting = prices.deadline
-    while True:
-        try:
-            return find()
-        except ValueError:
-            if cutting.is_over:
-                if gives_up and deadline.is_over:
-                    raise
-                cutting.follow(deadline, gives_up)
-            elif not prices.search_the_rest():
-                raise
 
 
 def _ranked(

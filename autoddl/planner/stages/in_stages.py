@@ -7,8 +7,8 @@ is the plan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ...cost.model import CostModel
@@ -24,12 +24,14 @@ from ...plans.schedule.orders import in_flight
 from ...plans.stage import PlannedBaseline, StagePlan
 from ...search.budget import Deadline, Ended
 from ..asked import stage_counts
-from ..mesh import MeshPlan, plan_mesh, write_stage
+from ..fit_in_memory import is_full
+from ..mesh import MeshPlan, plan_mesh, with_schemes, write_stage
 from ..options import PlanOptions
+from ..shares import TRIES, Shares, best_shares, better_shares, by_experts, divided_rows, starts
 from ..tables.groups import MicroBatches
-from .choice import MOST_STAGES, fastest_simulated, ranked_partitions
+from .choice import MOST_STAGES, Ranking, fastest_simulated
 from .stage_prices import StagePrices
-from .task import Partition, Stage, Task
+from .task import Partition, Stage
 
 MOST_LAYERS = 96  # that may be cut between: 48 and 192 gave the same plans of two GPTs
 # Repeated blocks a stage, enough to cut between them only: with 1, GPT 0.35B (24 blocks) in four
@@ -37,7 +39,7 @@ MOST_LAYERS = 96  # that may be cut between: 48 and 192 gave the same plans of t
 _MANY = 2
 # Partitions that are planned until one fits the memory, a plan's work each. With 1 and 8 VGG13 in
 # two stages of 1.2 GB on 2x4 had the same plan, in the same time.
-_CANDIDATES = 4
+_TRIES = 8
 # Times the micro-batches of stages that do not fit, once time is over. With 1, GPT 0.35B in 4 and 8
 # stages on 2x8 took 1.4 times as long, for the same plans.
 _MANY_MORE = 2
@@ -62,76 +64,72 @@ def plan_in_stages(
     cut = cut_graph(graph, most, stage_starts(graph, as_hints(options.hints)))
     counts = stage_counts(cut, options.micro_batches)
     while True:
-        asked = cut, model, counts, options
-        with before("a plan of each stage"):
-            prices, ranked, task = ranked_partitions(*asked, deadline, gives_up)
-        if gives_up and deadline.is_over:
+        ranking = Ranking(cut, model, counts, options, deadline, gives_up)
+        try:
+            return _of_ranking(ranking)
+        except _NoneFits as failed:
+            counts = tuple(n for n in counts if n > failed.micro_batches)
+            if deadline.is_over:
+                counts = tuple(n for n in counts if n > _MANY_MORE * failed.micro_batches) or counts
+            if not counts or options.budget_seconds is None and not deadline.was_ended:
+                raise failed.first from None
+        # what was searched in time does not fit; smaller micro-batches may
+
+
+class _NoneFits(Exception):
+    """No planned partition fits: why the first does not, and the micro-batches of the last."""
+
+    def __init__(self, first: ValueError, micro_batches: int) -> None:
+        super().__init__(str(first))
+        self.first, self.micro_batches = first, micro_batches
+
+
+def _of_ranking(ranking: Ranking) -> Plan:
+    """The plan of the best partition whose stages fit when they are planned.
+
+    What does not is refuted, and the partitions are ranked anew.
+    """
+    options, deadline = ranking.options, ranking.deadline
+    first: ValueError | None = None
+    tried = 0
+    for _ in range(_TRIES):
+        try:
+            with before("a plan of each stage"):
+                ranked = ranking.partitions()
+        except ValueError as error:
+            raise first or error from None
+        if ranking.gives_up and deadline.is_over:
             raise Ended
         several = [chosen for chosen in ranked if len(chosen.stages) > 1]
         if several[:1] != ranked[:1]:
             raise ValueError("one mesh is faster than any number of stages")
-        failed: list[ValueError] = []
-        for chosen in several[:_CANDIDATES]:
-            try:
-                plan = _on_partition(prices, chosen, options, deadline, gives_up)
-                return _or_simulated(plan, chosen, prices, several, task, options, deadline)
-            except ValueError as error:
-                failed.append(error)
-        if not gives_up and not deadline.is_over:
-            with suppress(ValueError):
-                return _cut_at_once(*asked, deadline)
-        counts = tuple(n for n in counts if n > several[0].micro_batches)
-        if deadline.is_over:
-            counts = tuple(n for n in counts if n > _MANY_MORE * several[0].micro_batches) or counts
-        hurries = options.budget_seconds is not None or deadline.was_ended
-        if not hurries or not counts:
-            raise failed[0]
-        # what was searched in time does not fit; smaller micro-batches may
+        tried = several[0].micro_batches
+        try:
+            plan = _on_partition(ranking.prices, several[0], options, deadline, ranking.gives_up)
+        except ValueError as error:
+            first = first or error
+        else:
+            return _or_simulated(plan, several, ranking)
+    assert first is not None
+    raise _NoneFits(first, tried)
 
 
-def _cut_at_once(
-    cut: CutGraph,
-    model: CostModel,
-    counts: Sequence[int],
-    options: PlanOptions,
-    deadline: Deadline,
-) -> Plan:
-    """The plan of the stages into which no time at all cuts, with memory dear.
-
-    With time stages are priced between one placement and another, which need not exist: a GPT of
-    eight blocks was refused in two stages that fitted when they were cut at once. ValueError if
-    they do not.
-    """
-    prices, ranked, _ = ranked_partitions(cut, model, counts, options, Deadline(0.0))
-    several = [chosen for chosen in ranked if len(chosen.stages) > 1]
-    if not several:
-        raise ValueError("one mesh is faster than any number of stages")
-    return _on_partition(prices, several[0], options, deadline, gives_up=False)
-
-
-def _or_simulated(
-    plan: Plan,
-    chosen: Partition,
-    prices: StagePrices,
-    several: Sequence[Partition],
-    task: Task | None,
-    options: PlanOptions,
-    deadline: Deadline,
-) -> Plan:
-    """The plan of a partition, or of that which is simulated to be faster, if it is as planned."""
+def _or_simulated(plan: Plan, several: Sequence[Partition], ranking: Ranking) -> Plan:
+    """The plan of the first, or of that which is simulated to be faster, if it is as planned."""
+    task, options, deadline = ranking.task, ranking.options, ranking.deadline
     if deadline.is_over or task is None:
         return plan
     try:
         other = fastest_simulated(several, task, options.delay)
-        if other is chosen:
+        if other is several[0]:
             return plan
-        found = _on_partition(prices, other, options, deadline, gives_up=True)
+        found = _on_partition(ranking.prices, other, options, deadline, gives_up=True)
     except (ValueError, Ended):  # it does not fit
         return plan
     except KeyboardInterrupt:
         deadline.end()
         return plan
-    return min(plan, found, key=lambda own: figures(own).iteration_s)
+    return min(plan, found, key=_seconds)
 
 
 def _on_partition(
@@ -155,41 +153,72 @@ def _on_partition(
     evaluations = options.budget_evaluations
     evaluations = evaluations and max(1, round(evaluations / len(chosen.stages)))
     demands = find_demands(cut.graph, as_hints(options.hints))
-    planned: list[MeshPlan] = []
+    found: list[list[MeshPlan]] = []  # of each stage, the fastest by itself first
     for n, (stage, held) in enumerate(zip(chosen.stages, held_by, strict=True)):
         micro = MicroBatches.of(cut.stage(stage.first, stage.last), held, demands)
-        own = _on(model, stage, prices.shares(stage.shape))
-        found = _known(planned, micro.graph(parts), demands, own, held, deadline.is_over)
-        if found is None:
+        own = _on(model, stage)
+        known = [plans[0] for plans in found]
+        equal = _known(known, micro.graph(parts), demands, own, held, deadline.is_over)
+        plans = [equal] if equal is not None else []
+        if not plans:
             left = len(chosen.stages) - n
             asked = replace(options, budget_evaluations=evaluations)
             try:
                 with before(more(left - 1, "stage")):
-                    found = _stage_plan(
+                    plans = _at_all_shares(
                         prices, stage, micro, parts, own, asked, deadline, left, gives_up
                     )
             except ValueError as error:
+                prices.refute(stage.first, stage.last, stage.shape, parts, held)
                 layers = f"layers {stage.first}-{stage.last - 1} on {stage.place}"
                 raise ValueError(f"stage {n} ({layers}): {error}") from error
             if gives_up and deadline.was_ended:
                 raise Ended
-        planned.append(replace(found, stage=found.stage.at(stage.first, stage.last, stage.place)))
-    small = cut.graph.with_batch(cut.graph.batch // parts) if parts > 1 else cut.graph
-    whole = Plan(
-        CutGraph(small, cut.layers),
-        model.cluster,
-        tuple(own.stage for own in planned),
-        (),
-        options.schedule,
-        options.delay,
-        options.chunks,
-    )
+        found.append(
+            [replace(p, stage=p.stage.at(stage.first, stage.last, stage.place)) for p in plans]
+        )
+    planned = _fastest_together(found, lambda own: _whole(prices, parts, own, options))
+    planned = [_beside_schemes(own, options, deadline) for own in planned]
+    whole = _whole(prices, parts, planned, options)
     rivals = _rivals(whole, planned, options)
     if not rivals:
         return whole
     allowed = [p for r, p in rivals if not r.breaks and (options.zero or "ZeRO" not in r.name)]
-    best = min([whole, *filter(None, allowed)], key=lambda plan: figures(plan).iteration_s)
+    best = min([whole, *filter(None, allowed)], key=_seconds)
     return replace(best, baselines=tuple(record for record, _ in rivals))
+
+
+def _whole(
+    prices: StagePrices, parts: int, planned: Sequence[MeshPlan], options: PlanOptions
+) -> Plan:
+    """The plan of these stages in `parts` micro-batches."""
+    graph, layers = prices.cut.graph, prices.cut.layers
+    small = graph.with_batch(graph.batch // parts) if parts > 1 else graph
+    stages = tuple(own.stage for own in planned)
+    schedule = options.schedule, options.delay, options.chunks
+    return Plan(CutGraph(small, layers), prices.model.cluster, stages, (), *schedule)
+
+
+def _fastest_together(
+    found: Sequence[Sequence[MeshPlan]], whole: Callable[[Sequence[MeshPlan]], Plan]
+) -> list[MeshPlan]:
+    """Of the plans of each stage the one with which the pipeline is fastest, stage after stage.
+
+    What a stage sends depends on the shares by which it divides its rows.
+    """
+    planned = [plans[0] for plans in found]
+    for n, plans in enumerate(found):
+        if len(plans) > 1:
+            ways = [[*planned[:n], own, *planned[n + 1 :]] for own in plans]
+            planned = min(ways, key=lambda own: _seconds(whole(own)))
+    return planned
+
+
+def _beside_schemes(found: MeshPlan, options: PlanOptions, deadline: Deadline) -> MeshPlan:
+    """With the known schemes that were to be priced later, if there is time."""
+    if found.schemes is None or deadline.is_over:
+        return found
+    return replace(with_schemes(found.stage, found.schemes, options), is_free=found.is_free)
 
 
 def _overlaps(options: PlanOptions) -> bool:
@@ -198,6 +227,61 @@ def _overlaps(options: PlanOptions) -> bool:
     That half has no schedule of its own, so it is not known what would run beside it.
     """
     return options.overlap and options.delay is None and options.schedule != "zb-h1"
+
+
+def _at_all_shares(
+    prices: StagePrices,
+    stage: Stage,
+    micro: MicroBatches,
+    parts: int,
+    model: CostModel,
+    options: PlanOptions,
+    deadline: Deadline,
+    left: int,
+    gives_up: bool,
+) -> list[MeshPlan]:
+    """The plan of a stage; on hosts of two groups at several shares, the fastest first.
+
+    left: stages that have no plan yet
+    """
+    if not stage.shape.beyond or options.given_shares is not None:  # even ones
+        own = model, options, deadline, left, gives_up
+        return [_stage_plan(prices, stage, micro, parts, *own)]
+    made: dict[Shares, MeshPlan] = {}
+    failed: list[ValueError] = []
+
+    def at(shares: Shares, _: float) -> Plan | None:
+        """However slow by itself: what it sends may take less."""
+        if made and deadline.is_over:
+            return None
+        own = replace(model, cluster=model.cluster.with_shares(shares))
+        try:
+            made[shares] = _stage_plan(
+                prices, stage, micro, parts, own, options, deadline, left * TRIES, gives_up
+            )
+        except ValueError as error:
+            failed.append(error)
+            return None
+        return Plan.on_one_mesh(made[shares].stage)
+
+    graph = micro.graph(parts)
+    rows = divided_rows(model.cluster, graph.batch)
+    _, plans = best_shares(
+        at,
+        _seconds,
+        lambda plan, limit_bytes: better_shares(plan, rows, limit_bytes),
+        starts(model.cluster, graph),
+        rows,
+        by_experts(model.cluster, graph),
+        lambda plan: model.limit_bytes if is_full(plan) else math.inf,
+    )
+    if not plans:
+        raise failed[0]
+    return [made[shares] for shares in sorted(plans, key=lambda own: (_seconds(plans[own]), own))]
+
+
+def _seconds(plan: Plan) -> float:
+    return figures(plan).iteration_s
 
 
 def _stage_plan(
@@ -216,11 +300,14 @@ def _stage_plan(
     After Ctrl-C, which ends the time of this stage and of those that follow, some plan soon, unless
     it `gives_up`.
 
-    left: stages that have no plan yet
+    left: plans that are still to be found
     """
-    known = prices.pair_prices(stage.shape)
-    few = prices.few(stage.first, stage.last, stage.shape, parts)
-    runs_again = stage.price.work_bytes > 0
+    known, few = prices.pair_prices(stage.shape), None
+    if known is not None and known.mesh != model.cluster.mesh:
+        known = None  # priced at other shares
+    if known is not None:
+        few = prices.few(stage.first, stage.last, stage.shape, parts)
+    runs_again, later = stage.price.work_bytes > 0, bool(stage.shape.beyond)
     while True:
         again = options.checkpointing if prices.recomputes else "none"
         if again == "auto" and deadline.is_over and runs_again:
@@ -230,7 +317,8 @@ def _stage_plan(
         budget_s = deadline.budget_s(1 / left)
         asked = replace(options, checkpointing=again, budget_seconds=budget_s)
         try:
-            found = plan_mesh(micro, (parts,), model, asked, None, known, few, runs_again)
+            own = model, asked, None, known, few, runs_again
+            found = plan_mesh(micro, (parts,), *own, schemes_later=later)
         except KeyboardInterrupt:
             if gives_up or deadline.was_ended:
                 raise
@@ -241,9 +329,9 @@ def _stage_plan(
         return found
 
 
-def _on(model: CostModel, stage: Stage, shares: tuple[int, ...]) -> CostModel:
+def _on(model: CostModel, stage: Stage) -> CostModel:
     """Of the stage's devices; where hosts are not alike they may hold as much more as they have."""
-    own = model.cluster.part(stage.place).with_shares(shares)
+    own = model.cluster.part(stage.place)
     limit = model.limit_bytes * (own.memory_bytes / model.cluster.memory_bytes)
     return replace(model, cluster=own, memory_limit_bytes=limit)
 

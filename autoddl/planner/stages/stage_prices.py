@@ -93,14 +93,18 @@ class StagePrices:
         # seconds of equal pipelines on large sub-meshes: the best, and each with memory for nothing
         self._best_s = np.inf
         self._free_s: dict[Shape, float] = {}
+        self._refuted: set[tuple[int, int, Shape, int, int]] = set()
         self._spares = True  # itself the search of sub-meshes that seem hopeless
 
     def price(
         self, first: int, last: int, shape: Shape, micro_batches: int, held: int
     ) -> StagePrice | None:
-        """The fastest that fits with `held` micro-batches in flight, else the smallest."""
+        """The fastest that fits with `held` micro-batches in flight, else the smallest.
+
+        None if no search found a placement, or it has been refuted.
+        """
         runs = self._runs_of(shape, micro_batches)
-        if not runs:
+        if not runs or self._too_large(shape, micro_batches, held)[first, last]:
             return None
         own = [found[first : first + 1, last : last + 1] for found in runs]
         best = _fastest(own, micro_batches, held, self._limit_bytes(shape))[0, 0]
@@ -117,8 +121,25 @@ class StagePrices:
             each, once = np.full((2, count, count + 1), np.inf)
             return each, once
         best = _fastest(runs, micro_batches, held, self._limit_bytes(shape))
-        best[np.tri(count + 1, dtype=bool)] = np.inf
+        best[np.tri(count + 1, dtype=bool) | self._too_large(shape, micro_batches, held)] = np.inf
         return best[:count, :, 0] + best[:count, :, 1], best[:count, :, 2]
+
+    def refute(self, first: int, last: int, shape: Shape, micro_batches: int, held: int) -> None:
+        """Layers [first, last) do not fit, as has turned out when they were planned.
+
+        Nor do more layers, of fewer and larger micro-batches or with more of them in flight. The
+        prices, between one placement and another, may promise what no placement keeps.
+        """
+        self._refuted.add((first, last, shape, micro_batches, held))
+
+    def _too_large(self, shape: Shape, micro_batches: int, held: int) -> NDArray[np.bool_]:
+        """[first, last] -> whether these layers have been refuted."""
+        count = len(self.cut.layers) + 1
+        found = np.zeros((count, count), dtype=bool)
+        for first, last, own, parts, most in self._refuted:
+            if own == shape and micro_batches <= parts and held >= most:
+                found[: first + 1, last:] = True
+        return found
 
     def _runs_of(self, shape: Shape, micro_batches: int) -> list[Array]:
         """[first, last, 6] of each answer."""
