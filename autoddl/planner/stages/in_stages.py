@@ -31,7 +31,7 @@ from ..shares import TRIES, Shares, best_shares, better_shares, by_experts, divi
 from ..tables.groups import MicroBatches
 from .choice import MOST_STAGES, Ranking, fastest_simulated
 from .stage_prices import StagePrices
-from .task import Partition, Stage
+from .task import Cuts, Partition, Stage
 
 MOST_LAYERS = 96  # that may be cut between: 48 and 192 gave the same plans of two GPTs
 # Repeated blocks a stage, enough to cut between them only: with 1, GPT 0.35B (24 blocks) in four
@@ -85,43 +85,55 @@ class _NoneFits(Exception):
 
 
 def _of_ranking(ranking: Ranking) -> Plan:
-    """The plan of the best partition whose stages fit when they are planned.
+    """The fastest plan of the partitions, until one that has been planned is the best.
 
-    What does not is refuted, and the partitions are ranked anew.
+    What stages take, what they send and that they do not fit is known once they are planned; then
+    the partitions are ranked anew.
     """
     options, deadline = ranking.options, ranking.deadline
-    first: ValueError | None = None
-    tried = 0
+    failed: list[ValueError] = []
+    planned: dict[tuple[int, Cuts], Plan] = {}
+    several: list[Partition] = []
     for _ in range(_TRIES):
         try:
             with before("a plan of each stage"):
                 ranked = ranking.partitions()
         except ValueError as error:
-            raise first or error from None
+            failed.append(error)
+            break
         if ranking.gives_up and deadline.is_over:
             raise Ended
         several = [chosen for chosen in ranked if len(chosen.stages) > 1]
         if several[:1] != ranked[:1]:
+            if planned:
+                break
             raise ValueError("one mesh is faster than any number of stages")
-        tried = several[0].micro_batches
+        chosen = several[0]
+        key = chosen.micro_batches, chosen.cuts
+        if key in planned:
+            break
         try:
-            plan = _on_partition(ranking.prices, several[0], options, deadline, ranking.gives_up)
+            planned[key] = _on_partition(ranking.prices, chosen, options, deadline, ranking.gives_up)
         except ValueError as error:
-            first = first or error
-        else:
-            return _or_simulated(plan, several, ranking)
-    assert first is not None
-    raise _NoneFits(first, tried)
+            failed.append(error)
+            continue
+        if deadline.is_over or ranking.task is None or _seconds(planned[key]) <= chosen.seconds * 1.003:
+            break
+    if not planned:
+        if not several: raise failed[0]
+        raise _NoneFits(failed[0], several[0].micro_batches)
+    print("TRIED",[(round(_seconds(p)*1e6),k[0]) for k,p in planned.items()],len(failed))
+    return _or_simulated(min(planned.values(), key=_seconds), several, ranking, planned)
 
 
-def _or_simulated(plan: Plan, several: Sequence[Partition], ranking: Ranking) -> Plan:
+def _or_simulated(plan: Plan, several: Sequence[Partition], ranking: Ranking, planned: dict) -> Plan:
     """The plan of the first, or of that which is simulated to be faster, if it is as planned."""
     task, options, deadline = ranking.task, ranking.options, ranking.deadline
     if deadline.is_over or task is None:
         return plan
     try:
         other = fastest_simulated(several, task, options.delay)
-        if other is several[0]:
+        if (other.micro_batches, other.cuts) in planned:
             return plan
         found = _on_partition(ranking.prices, other, options, deadline, gives_up=True)
     except (ValueError, Ended):  # it does not fit
@@ -180,6 +192,8 @@ def _on_partition(
     planned = _fastest_together(found, lambda own: _whole(prices, parts, own, options))
     planned = [_beside_schemes(own, options, deadline) for own in planned]
     whole = _whole(prices, parts, planned, options)
+    if options.chunks == 1:
+        prices.note(chosen, held_by, whole)
     rivals = _rivals(whole, planned, options)
     if not rivals:
         return whole

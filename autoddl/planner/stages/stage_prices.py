@@ -32,6 +32,8 @@ from ...cost.recompute import Recomputation
 from ...graph.cut import CutGraph
 from ...graph.placed import PlannedOp
 from ...graph.regions import repeated_blocks
+from ...plans.figures import figures
+from ...plans.plan import Plan
 from ...plans.stage import StagePrice
 from ...sbp.mesh import SubMesh
 from ...search.budget import Deadline
@@ -44,7 +46,7 @@ from ..tables.pair_prices import PairPrices
 from ..tables.storage_table import GroupTable
 from ..tables.tables import Rows, TableBuilder
 from .stage_search import Answer, Searched, StageSearch, shorten
-from .task import Shape, in_flight
+from .task import Partition, Shape, in_flight
 
 Array = NDArray[np.float64]
 # Devices. 4 took 1.4 times as long for VGG13 in two stages on 2x4; 64, and so never, and half and
@@ -94,6 +96,8 @@ class StagePrices:
         self._best_s = np.inf
         self._free_s: dict[Shape, float] = {}
         self._refuted: set[tuple[int, int, Shape, int, int]] = set()
+        self._made: dict[tuple[Shape, int, int], dict[tuple[int, int], StagePrice]] = {}
+        self._sent: dict[tuple[Shape, Shape, int], dict[int, float]] = {}
         self._spares = True  # itself the search of sub-meshes that seem hopeless
 
     def price(
@@ -109,7 +113,10 @@ class StagePrices:
         own = [found[first : first + 1, last : last + 1] for found in runs]
         best = _fastest(own, micro_batches, held, self._limit_bytes(shape))[0, 0]
         if np.isfinite(best).all():
-            return StagePrice(*map(float, best))
+            found = StagePrice(*map(float, best))
+            made = self._made.get((shape, micro_batches, held), {}).get((first, last), found)
+            times = made.forward_s, made.backward_s, made.once_s
+            return StagePrice(*times, found.fixed_bytes, found.stash_bytes, found.work_bytes)
         prices = (StagePrice(*map(float, found[0, 0])) for found in own)
         return min(prices, key=lambda p: p.memory_bytes(held))
 
@@ -122,7 +129,10 @@ class StagePrices:
             return each, once
         best = _fastest(runs, micro_batches, held, self._limit_bytes(shape))
         best[np.tri(count + 1, dtype=bool) | self._too_large(shape, micro_batches, held)] = np.inf
-        return best[:count, :, 0] + best[:count, :, 1], best[:count, :, 2]
+        each, once = best[:count, :, 0] + best[:count, :, 1], best[:count, :, 2]
+        for run, price in self._made.get((shape, micro_batches, held), {}).items():
+            each[run], once[run] = price.forward_s + price.backward_s, price.once_s
+        return each, once
 
     def refute(self, first: int, last: int, shape: Shape, micro_batches: int, held: int) -> None:
         """Layers [first, last) do not fit, as has turned out when they were planned.
@@ -131,6 +141,21 @@ class StagePrices:
         prices, between one placement and another, may promise what no placement keeps.
         """
         self._refuted.add((first, last, shape, micro_batches, held))
+
+    def note(self, chosen: Partition, held: Sequence[int], plan: Plan) -> None:
+        """What the stages of a partition take as planned, and what they send one another.
+
+        Their layouts are not known before; most of what is told wrongly is transfers between them.
+        """
+        count, costs = chosen.micro_batches, figures(plan).pass_costs
+        for n, (own, price) in enumerate(zip(chosen.stages, figures(plan).prices, strict=True)):
+            runs = self._made.setdefault((own.shape, count, held[n]), {})
+            runs[own.first, own.last] = price
+            if n + 1 < len(chosen.stages):
+                shapes = own.shape, chosen.stages[n + 1].shape, count
+                both = costs.activation, costs.gradient
+                sent = sum(t for flows in both for (source, _), t in flows.items() if source == n)
+                self._sent.setdefault(shapes, {})[own.last] = sent
 
     def _too_large(self, shape: Shape, micro_batches: int, held: int) -> NDArray[np.bool_]:
         """[first, last] -> whether these layers have been refuted."""
@@ -202,7 +227,10 @@ class StagePrices:
             link, width = cluster.common_link("inter", groups), min(shape.nodes, following.nodes)
         sizes = self._bytes_sent / micro_batches / width
         alone = link.transfer_latency_s + link.beta_s_per_byte * sizes
-        return np.where(sizes > 0, alone, 0.0).sum(axis=2)
+        found = np.where(sizes > 0, alone, 0.0).sum(axis=2)
+        for last, seconds in self._sent.get((shape, following, micro_batches), {}).items():
+            found[:last, last] = seconds
+        return found
 
     @cached_property
     def _bytes_sent(self) -> Array:
