@@ -97,6 +97,7 @@ class StagePrices:
         self._free_s: dict[Shape, float] = {}
         self._refuted: set[tuple[int, int, Shape, int, int]] = set()
         self._made: dict[tuple[Shape, int, int], dict[tuple[int, int], StagePrice]] = {}
+        self._ratio: dict[int, float] = {}
         self._sent: dict[tuple[Shape, Shape, int], dict[int, float]] = {}
         self._spares = True  # itself the search of sub-meshes that seem hopeless
 
@@ -155,6 +156,9 @@ class StagePrices:
                 shapes = own.shape, chosen.stages[n + 1].shape, count
                 both = costs.activation, costs.gradient
                 sent = sum(t for flows in both for (source, _), t in flows.items() if source == n)
+                before = own.transfer_s / self._ratio.get(own.last, 1.0)
+                if before > 0:
+                    self._ratio[own.last] = max(1.0, min(self._ratio.get(own.last, np.inf), sent / before))
                 self._sent.setdefault(shapes, {})[own.last] = sent
 
     def _too_large(self, shape: Shape, micro_batches: int, held: int) -> NDArray[np.bool_]:
@@ -228,6 +232,8 @@ class StagePrices:
         sizes = self._bytes_sent / micro_batches / width
         alone = link.transfer_latency_s + link.beta_s_per_byte * sizes
         found = np.where(sizes > 0, alone, 0.0).sum(axis=2)
+        for last, ratio in self._ratio.items():
+            found[:last, last] *= ratio
         for last, seconds in self._sent.get((shape, following, micro_batches), {}).items():
             found[:last, last] = seconds
         return found
