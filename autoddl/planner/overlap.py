@@ -127,10 +127,11 @@ class Overlapped:
     def _searched_whole(self) -> Candidate:
         parts, blocks = self.known[0].key
         micro = self.one.estimator.micro
+        if micro.whole.is_stage and micro.whole.gives_back:  # the price is the step itself
+            return self._bounded(self._searched(self._highest(after_passes())))
         if micro.whole.is_stage:
-            ends = self._ends(self.known[0])
-            prices = after_passes() if micro.whole.gives_back else one_at_a_time(ends)
-            return self._bounded(self._searched(self._highest(prices)))
+            bound = self._searched(self._highest(one_at_a_time(self._ends(self.known[0]))))
+            return self._bounded(self._branched(bound, [(self.one.estimator, parts)]))
         if micro.in_flight > 1:
             ends = self._ends(self.known[0])
             bound = self._searched(self._highest(any_in_flight(parts, ends)))
@@ -162,7 +163,9 @@ class Overlapped:
                 return bound
             if self._is_near(bound, self.one.budget.gap):
                 return bound
-            in_flight, ends = estimator.micro.in_flight, self._ends(self.known[0])
+            # those that a stage has in flight are not in its hands two at a time
+            in_flight = 1 if estimator.micro.whole.is_stage else estimator.micro.in_flight
+            ends = self._ends(self.known[0])
             best_s, paths = self._to_beat, self.known[0].paths
             found, own_s = _faster(builder, in_flight, ends, best_s, paths)
             found_s = min(found_s, own_s)

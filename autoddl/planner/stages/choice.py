@@ -51,7 +51,7 @@ _NEARBY = 1_000
 # Of the devices: where less of them idles, no stage on hosts of two kinds is looked for. Of six
 # MLPs on 3 to 6 hosts five gain by such stages, by up to 47 %; with 0 as much, with 0.2 one.
 _IDLE = 0.05
-_WORTH = 0.003  # of the time: for less than that a partition near the best is not planned, too
+WORTH = 0.003  # of the time: for less than that a partition near the best is not planned, too
 _ROUNDING = 1e-9  # relative: seconds that differ by less are equal
 
 
@@ -255,7 +255,7 @@ def fastest_simulated(found: Sequence[Partition], task: Task, delay: int | None)
 
     def seconds(own: Partition) -> float:
         nonlocal left
-        key = own.micro_batches, own.cuts
+        key = own.key
         if key not in known:
             known[key] = simulated_s(own, task.schedule, delay)
             left -= own.micro_batches * len(own.stages)
@@ -263,7 +263,7 @@ def fastest_simulated(found: Sequence[Partition], task: Task, delay: int | None)
 
     ranked = sorted(found[:_SIMULATED], key=seconds)
     counts = sorted({own.micro_batches for own in ranked})
-    best, enough_s = ranked[0], seconds(ranked[0]) * (1 - _WORTH)
+    best, enough_s = ranked[0], seconds(ranked[0]) * (1 - WORTH)
     for own in ranked:
         moves = neighbours(own, counts, task)
         while left > 0 and (other := next(moves, None)) is not None:

@@ -8,7 +8,7 @@ is the plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ...cost.model import CostModel
@@ -29,7 +29,7 @@ from ..mesh import MeshPlan, plan_mesh, with_schemes, write_stage
 from ..options import PlanOptions
 from ..shares import TRIES, Shares, best_shares, better_shares, by_experts, divided_rows, starts
 from ..tables.groups import MicroBatches
-from .choice import MOST_STAGES, Ranking, fastest_simulated
+from .choice import MOST_STAGES, WORTH, Ranking, fastest_simulated
 from .stage_prices import StagePrices
 from .task import Cuts, Partition, Stage
 
@@ -85,79 +85,83 @@ class _NoneFits(Exception):
 
 
 def _of_ranking(ranking: Ranking) -> Plan:
-    """The fastest plan of the partitions, until one that has been planned is the best.
+    """The fastest plan of the partitions, until the best of them is one that has been planned.
 
-    What stages take, what they send and that they do not fit is known once they are planned; then
-    the partitions are ranked anew.
+    What stages take and send, or that they do not fit, is known once they are planned; where this
+    is not as was told, the partitions are ranked anew.
     """
-    options, deadline = ranking.options, ranking.deadline
-    failed: list[ValueError] = []
+    deadline, gives_up = ranking.deadline, ranking.gives_up
     planned: dict[tuple[int, Cuts], Plan] = {}
+    failed: list[ValueError] = []
     several: list[Partition] = []
-    for _ in range(_TRIES):
+    while len(planned) + len(failed) < _TRIES:
         try:
             with before("a plan of each stage"):
                 ranked = ranking.partitions()
         except ValueError as error:
             failed.append(error)
             break
-        if ranking.gives_up and deadline.is_over:
+        if gives_up and deadline.is_over and not planned:
             raise Ended
         several = [chosen for chosen in ranked if len(chosen.stages) > 1]
         if several[:1] != ranked[:1]:
-            if planned:
-                break
-            raise ValueError("one mesh is faster than any number of stages")
-        chosen = several[0]
-        key = chosen.micro_batches, chosen.cuts
-        if key in planned:
+            failed.append(ValueError("one mesh is faster than any number of stages"))
+            break
+        best = several[0]
+        if best.key in planned:
             break
         try:
-            planned[key] = _on_partition(ranking.prices, chosen, options, deadline, ranking.gives_up)
+            gives_up = gives_up or bool(planned)
+            found = planned[best.key] = _on_partition(ranking, best, gives_up)
         except ValueError as error:
             failed.append(error)
             continue
-        if deadline.is_over or ranking.task is None or _seconds(planned[key]) <= chosen.seconds * 1.003:
+        except (Ended, KeyboardInterrupt):
+            if not planned:
+                raise
+            deadline.end()
             break
-    if not planned:
-        if not several: raise failed[0]
+        if deadline.is_over or ranking.task is None or _is_as_told(found, best):
+            break
+    if not planned and several:
         raise _NoneFits(failed[0], several[0].micro_batches)
-    print("TRIED",[(round(_seconds(p)*1e6),k[0]) for k,p in planned.items()],len(failed))
-    return _or_simulated(min(planned.values(), key=_seconds), several, ranking, planned)
+    if not planned:
+        raise failed[0]
+    return _or_simulated(planned, several, ranking)
 
 
-def _or_simulated(plan: Plan, several: Sequence[Partition], ranking: Ranking, planned: dict) -> Plan:
-    """The plan of the first, or of that which is simulated to be faster, if it is as planned."""
-    task, options, deadline = ranking.task, ranking.options, ranking.deadline
-    if deadline.is_over or task is None:
-        return plan
+def _is_as_told(plan: Plan, chosen: Partition) -> bool:
+    return _seconds(plan) * (1 - WORTH) <= chosen.seconds
+
+
+def _or_simulated(
+    planned: Mapping[tuple[int, Cuts], Plan], several: Sequence[Partition], ranking: Ranking
+) -> Plan:
+    """The fastest plan, or that of what is simulated to be faster, if it is as planned."""
+    best, task, deadline = min(planned.values(), key=_seconds), ranking.task, ranking.deadline
+    if deadline.is_over or task is None or not several:
+        return best
     try:
-        other = fastest_simulated(several, task, options.delay)
-        if (other.micro_batches, other.cuts) in planned:
-            return plan
-        found = _on_partition(ranking.prices, other, options, deadline, gives_up=True)
+        other = fastest_simulated(several, task, ranking.options.delay)
+        if other.key in planned:
+            return best
+        return min(best, _on_partition(ranking, other, gives_up=True), key=_seconds)
     except (ValueError, Ended):  # it does not fit
-        return plan
+        return best
     except KeyboardInterrupt:
         deadline.end()
-        return plan
-    return min(plan, found, key=_seconds)
+        return best
 
 
-def _on_partition(
-    prices: StagePrices,
-    chosen: Partition,
-    options: PlanOptions,
-    deadline: Deadline,
-    gives_up: bool,
-) -> Plan:
+def _on_partition(ranking: Ranking, chosen: Partition, gives_up: bool) -> Plan:
     """The stages of a partition, each planned by itself; or the known scheme that is faster there.
 
     gives_up: Ended after Ctrl-C, which otherwise leaves the stages that follow no time
     Raises ValueError if one of them does not fit the memory, which the parts of a stage share
     evenly.
     """
-    parts, cut, model = chosen.micro_batches, prices.cut, prices.model
+    prices, options, deadline = ranking.prices, ranking.options, ranking.deadline
+    parts, cut, model = chosen.micro_batches, ranking.cut, ranking.model
     limit = model.limit_bytes / options.chunks
     model = replace(model, memory_limit_bytes=limit, overlap=_overlaps(options))
     count = len(chosen.stages) // options.chunks
@@ -181,7 +185,7 @@ def _on_partition(
                         prices, stage, micro, parts, own, asked, deadline, left, gives_up
                     )
             except ValueError as error:
-                prices.refute(stage.first, stage.last, stage.shape, parts, held)
+                prices.learned.refute(stage.first, stage.last, stage.shape, parts, held)
                 layers = f"layers {stage.first}-{stage.last - 1} on {stage.place}"
                 raise ValueError(f"stage {n} ({layers}): {error}") from error
             if gives_up and deadline.was_ended:

@@ -40,13 +40,11 @@ from ...search.budget import Deadline
 from ..asked import micro_graph
 from ..shares import proportional_shares
 from ..tables.group_table import Space
-from ..tables.groups import Group
 from ..tables.memory import LeastBytes
 from ..tables.pair_prices import PairPrices
-from ..tables.storage_table import GroupTable
 from ..tables.tables import Rows, TableBuilder
 from .stage_search import Answer, Searched, StageSearch, shorten
-from .task import Partition, Shape, in_flight
+from .task import Learned, Partition, Shape, in_flight
 
 Array = NDArray[np.float64]
 # Devices. 4 took 1.4 times as long for VGG13 in two stages on 2x4; 64, and so never, and half and
@@ -95,10 +93,7 @@ class StagePrices:
         # seconds of equal pipelines on large sub-meshes: the best, and each with memory for nothing
         self._best_s = np.inf
         self._free_s: dict[Shape, float] = {}
-        self._refuted: set[tuple[int, int, Shape, int, int]] = set()
-        self._made: dict[tuple[Shape, int, int], dict[tuple[int, int], StagePrice]] = {}
-        self._ratio: dict[int, float] = {}
-        self._sent: dict[tuple[Shape, Shape, int], dict[int, float]] = {}
+        self.learned = Learned(len(cut.layers))
         self._spares = True  # itself the search of sub-meshes that seem hopeless
 
     def price(
@@ -106,69 +101,43 @@ class StagePrices:
     ) -> StagePrice | None:
         """The fastest that fits with `held` micro-batches in flight, else the smallest.
 
-        None if no search found a placement, or it has been refuted.
+        None if no search found a placement, or these layers have been refuted.
         """
-        runs = self._runs_of(shape, micro_batches)
-        if not runs or self._too_large(shape, micro_batches, held)[first, last]:
+        runs, learned = self._runs_of(shape, micro_batches), self.learned
+        if not runs or learned.too_large(shape, micro_batches, held)[first, last]:
             return None
         own = [found[first : first + 1, last : last + 1] for found in runs]
         best = _fastest(own, micro_batches, held, self._limit_bytes(shape))[0, 0]
         if np.isfinite(best).all():
-            found = StagePrice(*map(float, best))
-            made = self._made.get((shape, micro_batches, held), {}).get((first, last), found)
-            times = made.forward_s, made.backward_s, made.once_s
-            return StagePrice(*times, found.fixed_bytes, found.stash_bytes, found.work_bytes)
+            told = StagePrice(*map(float, best))
+            return learned.price(first, last, shape, micro_batches, held, told)
         prices = (StagePrice(*map(float, found[0, 0])) for found in own)
         return min(prices, key=lambda p: p.memory_bytes(held))
 
     def times(self, shape: Shape, micro_batches: int, held: int) -> tuple[Array, Array]:
         """`price` of every run of layers, as `task.TimesFn`."""
-        count = len(self.cut.layers)
+        count, learned = len(self.cut.layers), self.learned
         runs = self._runs_of(shape, micro_batches)
         if not runs:
             each, once = np.full((2, count, count + 1), np.inf)
             return each, once
         best = _fastest(runs, micro_batches, held, self._limit_bytes(shape))
-        best[np.tri(count + 1, dtype=bool) | self._too_large(shape, micro_batches, held)] = np.inf
+        too_large = learned.too_large(shape, micro_batches, held)
+        best[np.tri(count + 1, dtype=bool) | too_large] = np.inf
         each, once = best[:count, :, 0] + best[:count, :, 1], best[:count, :, 2]
-        for run, price in self._made.get((shape, micro_batches, held), {}).items():
-            each[run], once[run] = price.forward_s + price.backward_s, price.once_s
-        return each, once
-
-    def refute(self, first: int, last: int, shape: Shape, micro_batches: int, held: int) -> None:
-        """Layers [first, last) do not fit, as has turned out when they were planned.
-
-        Nor do more layers, of fewer and larger micro-batches or with more of them in flight. The
-        prices, between one placement and another, may promise what no placement keeps.
-        """
-        self._refuted.add((first, last, shape, micro_batches, held))
+        return learned.times(shape, micro_batches, held, each, once)
 
     def note(self, chosen: Partition, held: Sequence[int], plan: Plan) -> None:
-        """What the stages of a partition take as planned, and what they send one another.
-
-        Their layouts are not known before; most of what is told wrongly is transfers between them.
-        """
+        """What the stages of a partition take now that they are planned, and what they send."""
         count, costs = chosen.micro_batches, figures(plan).pass_costs
         for n, (own, price) in enumerate(zip(chosen.stages, figures(plan).prices, strict=True)):
-            runs = self._made.setdefault((own.shape, count, held[n]), {})
-            runs[own.first, own.last] = price
+            self.learned.note_price(own, count, held[n], price)
             if n + 1 < len(chosen.stages):
-                shapes = own.shape, chosen.stages[n + 1].shape, count
                 both = costs.activation, costs.gradient
-                sent = sum(t for flows in both for (source, _), t in flows.items() if source == n)
-                before = own.transfer_s / self._ratio.get(own.last, 1.0)
-                if before > 0:
-                    self._ratio[own.last] = max(1.0, min(self._ratio.get(own.last, np.inf), sent / before))
-                self._sent.setdefault(shapes, {})[own.last] = sent
-
-    def _too_large(self, shape: Shape, micro_batches: int, held: int) -> NDArray[np.bool_]:
-        """[first, last] -> whether these layers have been refuted."""
-        count = len(self.cut.layers) + 1
-        found = np.zeros((count, count), dtype=bool)
-        for first, last, own, parts, most in self._refuted:
-            if own == shape and micro_batches <= parts and held >= most:
-                found[: first + 1, last:] = True
-        return found
+                seconds = sum(t for flows in both for (at, _), t in flows.items() if at == n)
+                shapes = own.shape, chosen.stages[n + 1].shape
+                told_s = float(self._told_transfers(*shapes, count)[own.first, own.last])
+                self.learned.note_sent(own, shapes[1], count, seconds, told_s)
 
     def _runs_of(self, shape: Shape, micro_batches: int) -> list[Array]:
         """[first, last, 6] of each answer."""
@@ -223,6 +192,10 @@ class StagePrices:
 
     def transfers(self, shape: Shape, following: Shape, micro_batches: int) -> Array:
         """[first, last] of `transfer`."""
+        told = self._told_transfers(shape, following, micro_batches)
+        return self.learned.transfers(shape, following, micro_batches, told)
+
+    def _told_transfers(self, shape: Shape, following: Shape, micro_batches: int) -> Array:
         cluster = self.model.cluster
         groups = {*shape.groups, *following.groups}
         if cluster.nodes == 1:
@@ -231,12 +204,7 @@ class StagePrices:
             link, width = cluster.common_link("inter", groups), min(shape.nodes, following.nodes)
         sizes = self._bytes_sent / micro_batches / width
         alone = link.transfer_latency_s + link.beta_s_per_byte * sizes
-        found = np.where(sizes > 0, alone, 0.0).sum(axis=2)
-        for last, ratio in self._ratio.items():
-            found[:last, last] *= ratio
-        for last, seconds in self._sent.get((shape, following, micro_batches), {}).items():
-            found[:last, last] = seconds
-        return found
+        return np.where(sizes > 0, alone, 0.0).sum(axis=2)
 
     @cached_property
     def _bytes_sent(self) -> Array:
@@ -460,22 +428,5 @@ class Placed:
                 placed = tuple(plan.get(op.name) for op in group.ops)
                 if (node, placed) not in known:
                     known.add((node, placed))
-                    kept[node] |= _like(tables[node], group, placed)
+                    kept[node] |= tables[node].placing(placed)
         return [np.flatnonzero(mask if mask.any() else ~mask) for mask in kept]
-
-
-def _like(
-    table: GroupTable, group: Group, placed: Sequence[PlannedOp | None]
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Mask of the strategies with these placements of inputs and outputs."""
-    mask = np.ones(len(table.assign), dtype=bool)
-    for number, own in enumerate(placed):
-        if own is None:
-            continue
-        for index in range(len(group.ops[number].inputs)):
-            codes = table.codes(lambda c, n=number, i=index: c.signatures[n].ins[i])
-            mask &= (codes == own.ins[index].codes).all(axis=1)
-        for index in range(len(group.ops[number].outputs)):
-            codes = table.codes(lambda c, n=number, i=index: c.signatures[n].outs[i])
-            mask &= (codes == own.outs[index].codes).all(axis=1)
-    return mask

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from ...cost.model import StepPrice
 from ...cost.sharded_storage import WHOLE, Storage, StoragePrices, chosen_axes, stage_at
+from ...graph.placed import PlannedOp
 from ...sbp.placement import Placement
 from ...sbp.signature import OpSpec
 from ...search.problem import Edge, Problem, Table
@@ -117,6 +118,18 @@ class GroupTable:
         """The strategies with seconds and bytes of zero."""
         nothing = np.zeros(len(assign))
         return GroupTable(composites, assign, nothing, nothing, nothing, nothing)
+
+    def placing(self, placed: Sequence[PlannedOp | None]) -> NDArray[np.bool_]:
+        """Mask of the strategies that place inputs and outputs of each operator as these do."""
+        mask = np.ones(len(self.assign), dtype=bool)
+        for number, own in enumerate(placed):
+            for index, nd in enumerate(own.ins if own else ()):
+                codes = self.codes(lambda c, n=number, i=index: c.signatures[n].ins[i])
+                mask &= (codes == nd.codes).all(axis=1)
+            for index, nd in enumerate(own.outs if own else ()):
+                codes = self.codes(lambda c, n=number, i=index: c.signatures[n].outs[i])
+                mask &= (codes == nd.codes).all(axis=1)
+        return mask
 
     def some(self, rows: NDArray[np.int64]) -> GroupTable:
         """The table of these strategies only, before storages are priced."""
