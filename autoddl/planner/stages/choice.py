@@ -3,16 +3,6 @@
 `Ranking` chooses cuts, sub-meshes, the number of stages and of micro-batches jointly
 (`stages.partition` over `stage_prices`), searching what is chosen anew until that changes nothing.
 Partitions of several numbers of stages and micro-batches are compared `with_waits`.
-
-An interleaved pipeline has `chunks` parts on each stage (`interleaved_partition`). The stages are
-equal parts of the cluster, whole hosts or equal parts of one, and part v lies on stage v mod s.
-With s stages of c parts each, m micro-batches and t seconds a micro-batch of the slowest part
-(forward and backward), an iteration takes about
-
-    T = (m c + s - 1) t + y
-
-(`simulate`), y being the most that the parts of a stage do once an iteration. So the cuts are those
-with the least t: by dynamic programming, best(k, l) = min over j of max(t(l, j), best(k - 1, j)).
 """
 
 import logging
@@ -27,16 +17,15 @@ from ...cost.operators import speeds
 from ...graph.cut import CutGraph
 from ...graph.rows import find_rows, why_whole
 from ...plans.format import before, format_seconds, more
+from ...plans.plan import Plan
 from ...plans.schedule.make import make_schedule
 from ...plans.schedule.schedule import Costs
 from ...plans.schedule.simulate import simulate
-from ...plans.stage import StagePrice
-from ...sbp.mesh import SubMesh
 from ...search.budget import FIRST_PART, Deadline
 from ..options import INTERLEAVED, PlanOptions
-from .partition import neighbours, partitions
-from .stage_prices import LARGE, StagePrices, equal_shape
-from .task import Cuts, Partition, PriceFn, Shape, Stage, Task, in_flight
+from .partition import interleaved_partition, neighbours, partitions
+from .stage_prices import LARGE, StagePrices
+from .task import Cuts, Partition, Task, in_flight
 
 _log = logging.getLogger(__name__)
 
@@ -53,71 +42,6 @@ _NEARBY = 1_000
 _IDLE = 0.05
 WORTH = 0.003  # of the time: for less than that a partition near the best is not planned, too
 _ROUNDING = 1e-9  # relative: seconds that differ by less are equal
-
-
-def equal_shapes(nodes: int, gpus: int, stages: int) -> Shape:
-    """Hosts and devices of each of `stages` equal parts. ValueError if there are none such."""
-    shape = equal_shape(nodes, gpus, stages)
-    if shape is None:
-        raise ValueError(
-            f"an interleaved pipeline has equal stages: {nodes} x {gpus} devices do not divide "
-            f"into {stages} parts; ask for another number of stages"
-        )
-    return shape
-
-
-def interleaved_partition(
-    layers: int, nodes: int, gpus: int, stages: int, chunks: int, micro_batches: int, price: PriceFn
-) -> Partition:
-    """`stages` x `chunks` parts in order, stage by stage and chunk by chunk.
-
-    Raises ValueError if there are more parts than layers, or no equal stages.
-    """
-    parts = stages * chunks
-    if parts > layers:
-        raise ValueError(
-            f"{stages} stages of {chunks} parts are more than the model's {layers} layers; "
-            "ask for fewer stages or chunks"
-        )
-    shape = equal_shapes(nodes, gpus, stages)
-
-    @lru_cache(None)
-    def priced(first: int, last: int) -> StagePrice | None:
-        return price(first, last, shape, micro_batches, 1)
-
-    def seconds(first: int, last: int) -> float:
-        found = priced(first, last)
-        return math.inf if found is None else found.forward_s + found.backward_s
-
-    @lru_cache(None)
-    def best(left: int, first: int) -> tuple[float, int]:
-        """(slowest part, end of the first part) of `left` parts from layer `first` on."""
-        if left == 1:
-            return seconds(first, layers), layers
-        return min(
-            (max(seconds(first, j), best(left - 1, j)[0]), j)
-            for j in range(first + 1, layers - left + 2)
-        )
-
-    found: list[Stage] = []
-    first = 0
-    for part in range(parts):
-        last = best(parts - part, first)[1]
-        own = priced(first, last)
-        if own is None:
-            raise ValueError(f"layers {first}-{last - 1} cannot run on {shape[0]} x {shape[1]}")
-        found.append(Stage(first, last, _place(part % stages, shape, gpus), own, 0.0, shape))
-        first = last
-    slowest = best(parts, 0)[0]
-    once = max(sum(s.price.once_s for s in found[i::stages]) for i in range(stages))
-    total = (micro_batches * chunks + stages - 1) * slowest + once
-    return Partition(tuple(found), micro_batches, total)
-
-
-def _place(stage: int, shape: Shape, gpus: int) -> SubMesh:
-    nodes, each = shape.nodes, shape.gpus
-    host, device = divmod(stage * nodes * each, gpus)
-    return SubMesh(host, nodes, device, each)
 
 
 # That are looked at where as many as pay are asked for. 8 and 32 gave the same plans of a small GPT
@@ -170,6 +94,24 @@ class Ranking:
         if self.prices.deadline.was_ended:
             self.deadline.end()
         return found
+
+    def refute(self, chosen: Partition, number: int) -> None:
+        """A stage of a partition does not fit, as has turned out when it was planned."""
+        own = chosen.stages[number]
+        asked = own.shape, chosen.micro_batches, self._held(chosen, number)
+        self.prices.learned.refute(own.first, own.last, *asked)
+
+    def note(self, chosen: Partition, plan: Plan) -> None:
+        """The stages of a partition have been planned, and take what they take there."""
+        held = [self._held(chosen, n) for n in range(len(chosen.stages))]
+        self.prices.note(chosen, held, plan)
+
+    def _held(self, chosen: Partition, number: int) -> int:
+        """Forward passes that a stage was taken to hold when it was priced."""
+        count = len(chosen.stages)
+        if self.task is None:
+            return 1
+        return in_flight(self.options.schedule, count - number, count, chosen.micro_batches)
 
     def _of_any_shape(self) -> list[Partition]:
         """With stages on hosts of two groups where without them nothing fits or too much idles."""

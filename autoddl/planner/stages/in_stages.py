@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...cost.model import CostModel
 from ...graph.cut import CutGraph, cut_graph
@@ -91,7 +91,7 @@ def _of_ranking(ranking: Ranking) -> Plan:
     is not as was told, the partitions are ranked anew.
     """
     deadline, gives_up = ranking.deadline, ranking.gives_up
-    planned: dict[tuple[int, Cuts], Plan] = {}
+    planned: dict[tuple[int, Cuts], _Planned] = {}
     failed: list[ValueError] = []
     several: list[Partition] = []
     while len(planned) + len(failed) < _TRIES:
@@ -121,31 +121,41 @@ def _of_ranking(ranking: Ranking) -> Plan:
                 raise
             deadline.end()
             break
-        if deadline.is_over or ranking.task is None or _is_as_told(found, best):
+        if deadline.is_over or ranking.task is None or found.seconds * (1 - WORTH) <= best.seconds:
             break
+        ranking.note(best, found.plan)
     if not planned and several:
         raise _NoneFits(failed[0], several[0].micro_batches)
     if not planned:
         raise failed[0]
-    return _or_simulated(planned, several, ranking)
+    return _beside_schemes(_or_simulated(planned, several, ranking), ranking)
 
 
-def _is_as_told(plan: Plan, chosen: Partition) -> bool:
-    return _seconds(plan) * (1 - WORTH) <= chosen.seconds
+@dataclass(frozen=True)
+class _Planned:
+    """The plan of a partition, and those of its stages, with the schemes to be priced."""
+
+    plan: Plan
+    stages: tuple[MeshPlan, ...]
+
+    @property
+    def seconds(self) -> float:
+        return _seconds(self.plan)
 
 
 def _or_simulated(
-    planned: Mapping[tuple[int, Cuts], Plan], several: Sequence[Partition], ranking: Ranking
-) -> Plan:
+    planned: Mapping[tuple[int, Cuts], _Planned], several: Sequence[Partition], ranking: Ranking
+) -> _Planned:
     """The fastest plan, or that of what is simulated to be faster, if it is as planned."""
-    best, task, deadline = min(planned.values(), key=_seconds), ranking.task, ranking.deadline
+    task, deadline = ranking.task, ranking.deadline
+    best = min(planned.values(), key=lambda own: own.seconds)
     if deadline.is_over or task is None or not several:
         return best
     try:
         other = fastest_simulated(several, task, ranking.options.delay)
         if other.key in planned:
             return best
-        return min(best, _on_partition(ranking, other, gives_up=True), key=_seconds)
+        return min(best, _on_partition(ranking, other, gives_up=True), key=lambda own: own.seconds)
     except (ValueError, Ended):  # it does not fit
         return best
     except KeyboardInterrupt:
@@ -153,8 +163,8 @@ def _or_simulated(
         return best
 
 
-def _on_partition(ranking: Ranking, chosen: Partition, gives_up: bool) -> Plan:
-    """The stages of a partition, each planned by itself; or the known scheme that is faster there.
+def _on_partition(ranking: Ranking, chosen: Partition, gives_up: bool) -> _Planned:
+    """The stages of a partition, each planned by itself.
 
     gives_up: Ended after Ctrl-C, which otherwise leaves the stages that follow no time
     Raises ValueError if one of them does not fit the memory, which the parts of a stage share
@@ -185,7 +195,7 @@ def _on_partition(ranking: Ranking, chosen: Partition, gives_up: bool) -> Plan:
                         prices, stage, micro, parts, own, asked, deadline, left, gives_up
                     )
             except ValueError as error:
-                prices.learned.refute(stage.first, stage.last, stage.shape, parts, held)
+                ranking.refute(chosen, n)
                 layers = f"layers {stage.first}-{stage.last - 1} on {stage.place}"
                 raise ValueError(f"stage {n} ({layers}): {error}") from error
             if gives_up and deadline.was_ended:
@@ -193,50 +203,59 @@ def _on_partition(ranking: Ranking, chosen: Partition, gives_up: bool) -> Plan:
         found.append(
             [replace(p, stage=p.stage.at(stage.first, stage.last, stage.place)) for p in plans]
         )
-    planned = _fastest_together(found, lambda own: _whole(prices, parts, own, options))
-    planned = [_beside_schemes(own, options, deadline) for own in planned]
-    whole = _whole(prices, parts, planned, options)
-    if options.chunks == 1:
-        prices.note(chosen, held_by, whole)
+    return _fastest_together(found, lambda own: _whole(ranking, parts, own))
+
+
+def _whole(ranking: Ranking, parts: int, planned: Sequence[MeshPlan]) -> _Planned:
+    """The plan of these stages in `parts` micro-batches."""
+    graph, layers, options = ranking.cut.graph, ranking.cut.layers, ranking.options
+    small = graph.with_batch(graph.batch // parts) if parts > 1 else graph
+    stages = tuple(own.stage for own in planned)
+    schedule = options.schedule, options.delay, options.chunks
+    plan = Plan(CutGraph(small, layers), ranking.model.cluster, stages, (), *schedule)
+    return _Planned(plan, tuple(planned))
+
+
+def _fastest_together(
+    found: Sequence[Sequence[MeshPlan]], whole: Callable[[Sequence[MeshPlan]], _Planned]
+) -> _Planned:
+    """Of the plans of each stage the one with which the pipeline is fastest, stage after stage.
+
+    What a stage sends depends on the shares by which it divides its rows.
+    """
+    best = whole([plans[0] for plans in found])
+    for n, plans in enumerate(found):
+        own = best.stages
+        ways = [whole([*own[:n], plan, *own[n + 1 :]]) for plan in plans[1:]]
+        best = min([best, *ways], key=lambda way: way.seconds)
+    return best
+
+
+def _beside_schemes(found: _Planned, ranking: Ranking) -> Plan:
+    """The plan beside the known schemes in the same stages, if there is time; or one of these.
+
+    Equal stages have the same.
+    """
+    options, deadline = ranking.options, ranking.deadline
+    priced: dict[int, MeshPlan] = {}
+    planned: list[MeshPlan] = []
+    for own in found.stages:
+        if own.schemes is not None and not deadline.is_over:
+            key, at = id(own.schemes), own.stage
+            if key not in priced:
+                priced[key] = with_schemes(at, own.schemes, options)
+            stage = priced[key].stage.for_equal(at.graph)
+            assert stage is not None, "stages with the same schemes are equal"
+            stage = replace(stage, in_flight=at.in_flight).at(at.first, at.last, at.place)
+            own = replace(priced[key], stage=stage)
+        planned.append(own)
+    whole = _whole(ranking, found.plan.micro_batches, planned).plan
     rivals = _rivals(whole, planned, options)
     if not rivals:
         return whole
     allowed = [p for r, p in rivals if not r.breaks and (options.zero or "ZeRO" not in r.name)]
     best = min([whole, *filter(None, allowed)], key=_seconds)
     return replace(best, baselines=tuple(record for record, _ in rivals))
-
-
-def _whole(
-    prices: StagePrices, parts: int, planned: Sequence[MeshPlan], options: PlanOptions
-) -> Plan:
-    """The plan of these stages in `parts` micro-batches."""
-    graph, layers = prices.cut.graph, prices.cut.layers
-    small = graph.with_batch(graph.batch // parts) if parts > 1 else graph
-    stages = tuple(own.stage for own in planned)
-    schedule = options.schedule, options.delay, options.chunks
-    return Plan(CutGraph(small, layers), prices.model.cluster, stages, (), *schedule)
-
-
-def _fastest_together(
-    found: Sequence[Sequence[MeshPlan]], whole: Callable[[Sequence[MeshPlan]], Plan]
-) -> list[MeshPlan]:
-    """Of the plans of each stage the one with which the pipeline is fastest, stage after stage.
-
-    What a stage sends depends on the shares by which it divides its rows.
-    """
-    planned = [plans[0] for plans in found]
-    for n, plans in enumerate(found):
-        if len(plans) > 1:
-            ways = [[*planned[:n], own, *planned[n + 1 :]] for own in plans]
-            planned = min(ways, key=lambda own: _seconds(whole(own)))
-    return planned
-
-
-def _beside_schemes(found: MeshPlan, options: PlanOptions, deadline: Deadline) -> MeshPlan:
-    """With the known schemes that were to be priced later, if there is time."""
-    if found.schemes is None or deadline.is_over:
-        return found
-    return replace(with_schemes(found.stage, found.schemes, options), is_free=found.is_free)
 
 
 def _overlaps(options: PlanOptions) -> bool:
@@ -325,7 +344,7 @@ def _stage_plan(
         known = None  # priced at other shares
     if known is not None:
         few = prices.few(stage.first, stage.last, stage.shape, parts)
-    runs_again, later = stage.price.work_bytes > 0, bool(stage.shape.beyond)
+    runs_again = stage.price.work_bytes > 0
     while True:
         again = options.checkpointing if prices.recomputes else "none"
         if again == "auto" and deadline.is_over and runs_again:
@@ -336,7 +355,7 @@ def _stage_plan(
         asked = replace(options, checkpointing=again, budget_seconds=budget_s)
         try:
             own = model, asked, None, known, few, runs_again
-            found = plan_mesh(micro, (parts,), *own, schemes_later=later)
+            found = plan_mesh(micro, (parts,), *own, schemes_later=True)
         except KeyboardInterrupt:
             if gives_up or deadline.was_ended:
                 raise

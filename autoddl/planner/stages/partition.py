@@ -22,26 +22,41 @@ below the pace of what was found, until no better T is possible (`tolerance` mak
 k, the stages from here to the end, decides how many micro-batches a stage holds (`in_flight`) and
 so whether it fits the memory. Prices are given by the caller (`PriceFn`, `TransferFn`): in planning
 they come from the SBP search on the stage's own mesh.
+
+An interleaved pipeline has `chunks` parts on each stage (`interleaved_partition`). The stages are
+equal parts of the cluster, whole hosts or equal parts of one, and part v lies on stage v mod s.
+With s stages of c parts each, m micro-batches and t seconds a micro-batch of the slowest part
+(forward and backward), an iteration takes about
+
+    T = (m c + s - 1) t + y
+
+(`simulate`), y being the most that the parts of a stage do once an iteration. So the cuts are those
+with the least t: by dynamic programming, best(k, l) = min over j of max(t(l, j), best(k - 1, j)).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...plans.stage import StagePrice
 from ...sbp.mesh import SubMesh
 from .task import (
     Array,
     Cut,
     Cuts,
     Partition,
+    PriceFn,
     Shape,
     Stage,
     Task,
+    equal_shapes,
     in_flight,
     iteration_s,
     most_stages,
@@ -330,6 +345,60 @@ def placed(
             moved = task.transfer(first, last, shape, cuts[n + 1][2], micro_batches)
         made.append(Stage(first, last, place, price, moved, shape))
     return Partition(tuple(made), micro_batches, iteration_s(made, micro_batches, task.overlap))
+
+
+def interleaved_partition(
+    layers: int, nodes: int, gpus: int, stages: int, chunks: int, micro_batches: int, price: PriceFn
+) -> Partition:
+    """`stages` x `chunks` parts in order, stage by stage and chunk by chunk.
+
+    Raises ValueError if there are more parts than layers, or no equal stages.
+    """
+    parts = stages * chunks
+    if parts > layers:
+        raise ValueError(
+            f"{stages} stages of {chunks} parts are more than the model's {layers} layers; "
+            "ask for fewer stages or chunks"
+        )
+    shape = equal_shapes(nodes, gpus, stages)
+
+    @lru_cache(None)
+    def priced(first: int, last: int) -> StagePrice | None:
+        return price(first, last, shape, micro_batches, 1)
+
+    def seconds(first: int, last: int) -> float:
+        found = priced(first, last)
+        return math.inf if found is None else found.forward_s + found.backward_s
+
+    @lru_cache(None)
+    def best(left: int, first: int) -> tuple[float, int]:
+        """(slowest part, end of the first part) of `left` parts from layer `first` on."""
+        if left == 1:
+            return seconds(first, layers), layers
+        return min(
+            (max(seconds(first, j), best(left - 1, j)[0]), j)
+            for j in range(first + 1, layers - left + 2)
+        )
+
+    found: list[Stage] = []
+    first = 0
+    for part in range(parts):
+        last = best(parts - part, first)[1]
+        own = priced(first, last)
+        if own is None:
+            raise ValueError(f"layers {first}-{last - 1} cannot run on {shape[0]} x {shape[1]}")
+        found.append(Stage(first, last, _place(part % stages, shape, gpus), own, 0.0, shape))
+        first = last
+    slowest = best(parts, 0)[0]
+    once = max(sum(s.price.once_s for s in found[i::stages]) for i in range(stages))
+    total = (micro_batches * chunks + stages - 1) * slowest + once
+    return Partition(tuple(found), micro_batches, total)
+
+
+def _place(stage: int, shape: Shape, gpus: int) -> SubMesh:
+    nodes, each = shape.nodes, shape.gpus
+    host, device = divmod(stage * nodes * each, gpus)
+    return SubMesh(host, nodes, device, each)
 
 
 def neighbours(own: Partition, counts: Sequence[int], task: Task) -> Iterator[Partition]:

@@ -44,7 +44,7 @@ from ..tables.memory import LeastBytes
 from ..tables.pair_prices import PairPrices
 from ..tables.tables import Rows, TableBuilder
 from .stage_search import Answer, Searched, StageSearch, shorten
-from .task import Learned, Partition, Shape, in_flight
+from .task import Learned, Partition, Shape, equal_shape, in_flight
 
 Array = NDArray[np.float64]
 # Devices. 4 took 1.4 times as long for VGG13 in two stages on 2x4; 64, and so never, and half and
@@ -366,15 +366,6 @@ class StagePrices:
         again = Recomputation(graph, repeated_blocks(graph))
         least = LeastBytes.of(graph, self.model, again).within(self._counts[-1])
         return max(least - self._parameter_bytes, 0.0) * self._counts[-1]
-
-
-def equal_shape(nodes: int, gpus: int, stages: int) -> Shape | None:
-    """Hosts and devices of each of `stages` equal parts of a cluster, if there are such."""
-    if nodes % stages == 0:
-        return Shape(nodes // stages, gpus)
-    if stages % nodes == 0 and gpus % (stages // nodes) == 0:
-        return Shape(1, gpus * nodes // stages)
-    return None
 
 
 def _fastest(answers: Sequence[Array], micro_batches: int, held: int, limit: float) -> Array:

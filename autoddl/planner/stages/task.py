@@ -241,6 +241,26 @@ def shapes_of(nodes: int, gpus: int, most_stages: int) -> tuple[tuple[int, int],
     return (*parts, *((n, gpus) for n in whole))
 
 
+def equal_shape(nodes: int, gpus: int, stages: int) -> Shape | None:
+    """Hosts and devices of each of `stages` equal parts of a cluster, if there are such."""
+    if nodes % stages == 0:
+        return Shape(nodes // stages, gpus)
+    if stages % nodes == 0 and gpus % (stages // nodes) == 0:
+        return Shape(1, gpus * nodes // stages)
+    return None
+
+
+def equal_shapes(nodes: int, gpus: int, stages: int) -> Shape:
+    """Hosts and devices of each of `stages` equal parts. ValueError if there are none such."""
+    shape = equal_shape(nodes, gpus, stages)
+    if shape is None:
+        raise ValueError(
+            f"an interleaved pipeline has equal stages: {nodes} x {gpus} devices do not divide "
+            f"into {stages} parts; ask for another number of stages"
+        )
+    return shape
+
+
 def possible_shapes(task: Task, most: int) -> tuple[Shape, ...]:
     """The sub-meshes that leave a device to each other stage, if the number is given."""
     left = task.nodes * task.gpus - (task.stages or 1) + 1

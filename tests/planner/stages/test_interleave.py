@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from autoddl.planner.stages.choice import equal_shapes, interleaved_partition
+from autoddl.planner.stages.partition import interleaved_partition
+from autoddl.planner.stages.task import equal_shapes
 from autoddl.plans.stage import StagePrice
 
 SECONDS = (3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0, 5.0)
