@@ -151,6 +151,7 @@ def plan_mesh(
 def with_schemes(stage: StagePlan, schemes: Schemes, options: PlanOptions) -> MeshPlan:
     """The plan with the schemes beside it that were to be priced later; the fastest is the plan."""
     rivals, best = schemes.all()
+    rivals = tuple(_marked(rival, schemes.pricer.micro.demands) for rival in rivals)
     nearest = _fastest(rivals, options)
     if best is not None and best.result.end == "interrupted":
         stage = stage.as_interrupted()
