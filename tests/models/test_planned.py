@@ -52,7 +52,8 @@ def test_a_gpt_of_sixteen_billion_parameters_fits_128_nodes_of_piz_daint():
     assert all("R:" not in topology for topology in tops)
 
 
-@pytest.mark.parametrize("limit", [470e6, pytest.param(491.422e6, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("limit", [470e6, 491.422e6])
 def test_where_nothing_is_small_enough_for_a_whole_step_down_there_is_something_in_between(limit):
     """A limit lowered by the whole excess of the best plan by sums admits nothing.
 

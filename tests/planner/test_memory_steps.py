@@ -73,6 +73,7 @@ def refused(graph, where, limit) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
+@pytest.mark.full
 def test_what_fits_a_lower_limit_is_found_at_a_higher_one():
     """At 3.04 MB the fullest moment of the best plan by sums does not fit, at 2.96 MB it does.
 

@@ -58,16 +58,16 @@ DIVIDED = {
 
 
 @pytest.mark.parametrize(
-    "graph, where",
+    "graph, where, parts",
     [
-        pytest.param(*case, id=name, marks=[] if name == "speed" else [pytest.mark.full])
-        for name, case in DIVIDED.items()
+        pytest.param(*DIVIDED["speed"], 4, id="speed"),
+        *(pytest.param(*DIVIDED[name], 16, id=name, marks=pytest.mark.full) for name in DIVIDED),
     ],
 )
 def test_a_stage_of_two_kinds_of_hosts_is_divided_as_is_best_for_the_pipeline(
-    graph: Graph, where: Cluster, monkeypatch: pytest.MonkeyPatch
+    graph: Graph, where: Cluster, parts: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """Within 1 % of all shares of 16 units; every partition with such a stage that is planned."""
+    """Within 1 % of all shares of so many parts, in every partition that is planned."""
     real, mixed = in_stages._on_partition, []
 
     def on_partition(ranking: Any, chosen: Any, gives_up: bool) -> Any:
@@ -82,9 +82,10 @@ def test_a_stage_of_two_kinds_of_hosts_is_divided_as_is_best_for_the_pipeline(
     assert mixed and fits(plan, where)
     for ranking, chosen, found in mixed:
         every = []
-        for units in range(1, 16):
-            common = math.gcd(units, 16)
-            own = () if units == 8 else (units // common, 16 // common - units // common)
+        for units in range(1, parts):
+            common = math.gcd(units, parts)
+            own = units // common, (parts - units) // common
+            own = () if own[0] == own[1] else own
 
             def at_these(at: Any, *_: Any, own=own) -> tuple[Any, dict[Any, Plan]]:
                 plan = at(own, math.inf)
