@@ -12,7 +12,7 @@ the same stages, with its best topology for every one of them; one that is faste
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ...cost.model import CostModel
@@ -98,6 +98,7 @@ def _of_ranking(ranking: Ranking) -> Plan:
     planned: dict[tuple[int, Cuts], _Planned] = {}
     failed: list[ValueError] = []
     several: list[Partition] = []
+    is_known = False
     while len(planned) + len(failed) < _TRIES:
         try:
             with before("a plan of each stage"):
@@ -125,14 +126,17 @@ def _of_ranking(ranking: Ranking) -> Plan:
                 raise
             deadline.end()
             break
+        if len(planned) == 1:  # by what was told, and at the end by what is known
+            _plan_simulated(planned, several, ranking)
         if deadline.is_over or ranking.task is None or found.seconds * (1 - WORTH) <= best.seconds:
             break
         ranking.note(best, found.plan)
-    if not planned and several:
-        raise _NoneFits(failed[0], several[0].micro_batches)
+        is_known = True
+    if is_known:
+        _plan_simulated(planned, several, ranking)
     if not planned:
-        raise failed[0]
-    return _beside_schemes(_or_simulated(planned, several, ranking), ranking)
+        raise _NoneFits(failed[0], several[0].micro_batches) if several else failed[0]
+    return _beside_schemes(min(planned.values(), key=lambda own: own.seconds), ranking)
 
 
 @dataclass(frozen=True)
@@ -147,24 +151,21 @@ class _Planned:
         return _seconds(self.plan)
 
 
-def _or_simulated(
-    planned: Mapping[tuple[int, Cuts], _Planned], several: Sequence[Partition], ranking: Ranking
-) -> _Planned:
-    """The fastest plan, or that of what is simulated to be faster, if it is as planned."""
+def _plan_simulated(
+    planned: dict[tuple[int, Cuts], _Planned], several: Sequence[Partition], ranking: Ranking
+) -> None:
+    """Plan what is simulated to be the fastest, too, if it fits and there is time."""
     task, deadline = ranking.task, ranking.deadline
-    best = min(planned.values(), key=lambda own: own.seconds)
-    if deadline.is_over or task is None or not several:
-        return best
+    if deadline.is_over or task is None or not planned:
+        return
     try:
         other = fastest_simulated(several, task, ranking.options.delay)
-        if other.key in planned:
-            return best
-        return min(best, _on_partition(ranking, other, gives_up=True), key=lambda own: own.seconds)
+        if other.key not in planned:
+            planned[other.key] = _on_partition(ranking, other, gives_up=True)
     except (ValueError, Ended):  # it does not fit
-        return best
+        return
     except KeyboardInterrupt:
         deadline.end()
-        return best
 
 
 def _on_partition(ranking: Ranking, chosen: Partition, gives_up: bool) -> _Planned:
