@@ -161,7 +161,8 @@ def _plan_simulated(
     try:
         other = fastest_simulated(several, task, ranking.options.delay)
         if other.key not in planned:
-            planned[other.key] = _on_partition(ranking, other, gives_up=True)
+            found = planned[other.key] = _on_partition(ranking, other, gives_up=True)
+            ranking.note(other, found.plan)
     except (ValueError, Ended):  # it does not fit
         return
     except KeyboardInterrupt:
