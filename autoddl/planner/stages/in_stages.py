@@ -110,7 +110,8 @@ def _of_ranking(ranking: Ranking) -> Plan:
             raise Ended
         several = [chosen for chosen in ranked if len(chosen.stages) > 1]
         if several[:1] != ranked[:1]:
-            failed.append(ValueError("one mesh is faster than any number of stages"))
+            if not planned:
+                raise ValueError("one mesh is faster than any number of stages")
             break
         best = several[0]
         if best.key in planned:
